@@ -828,7 +828,7 @@ MUTANTS = (
     Mutant("classes: counts among classes of others", "methods/syntactic/exchange.py",
            "    numbers = (counted.rows, counted.own, counted.dearer,",
            "    joint = union(state.known)\n"
-           "    among = map_rows(site.table.rows(), joint, tree=site.plan.schema.items_tree).site_of\n"
+           "    among = map_rows(site.table.rows(), joint, tree=items_tree(site.plan.schema)).site_of\n"
            "    numbers = (counted.rows, int((among == joint.sites.index(site.name)).sum()), counted.dearer,",
            f"{HERE}/test_invented_classes.py", "tells_nothing"),
     Mutant("classes: the checker's word on items", "anonymity/itemsets/kkm.py",
@@ -837,6 +837,12 @@ MUTANTS = (
     Mutant("classes: those a site did not publish", "methods/syntactic/exchange.py",
            "    if mine.to_bytes() != own.mapping.to_bytes():\n", "    if False:\n",
            "tests/methods/syntactic/test_syntactic.py", "did_not_publish"),
+    Mutant("classes: weights of another model", "methods/syntactic/site_model.py",
+           "    if sent is None or sent.shape != shape or sent.dtype != dtype:\n", "    if sent is None:\n",
+           "tests/methods/syntactic/test_site_model.py", "no_model_of_its_plan"),
+    Mutant("classes: weights that are not finite", "methods/syntactic/site_model.py",
+           "    if not np.isfinite(sent).all():\n", "    if False:\n",
+           "tests/methods/syntactic/test_site_model.py", "no_model_of_its_plan"),
     Mutant("books: sessions that waited", "privacy/openings.py",
            "            self._refuse_unannounced(family, name, opening, announced)\n", "",
            f"{OPENINGS} {HERE}/test_interleaved_runs.py", "waited or know_nothing"),

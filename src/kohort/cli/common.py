@@ -110,7 +110,7 @@ def emit(result: Mapping[str, Any]) -> None:
 
 SiteOption = Annotated[
     str | None,
-    typer.Option("--site", metavar="NAME", help="Whose table it is, where the plan maps tables of sites."),
+    typer.Option("--site", metavar="NAME", help="Whose table it is; and whose classes, if the hub has none."),
 ]
 
 
@@ -142,12 +142,13 @@ def as_agreed(frame: DataFrame, model: Path, site: str | None) -> DataFrame:
     return made
 
 
-def checked_model(where: Path, cluster: str | None = None) -> Model:
+def checked_model(where: Path, cluster: str | None = None, site: str | None = None) -> Model:
     """A model whose run folder, if it has one, is as its ledger says; what a reader must be told goes to stderr.
 
     Args:
         where: A run folder, or the folder of model.json.
         cluster: The cluster of a run folder whose model it is; None for the common model.
+        site: The site whose model it is, where sites have classes that the hub has not.
 
     Raises:
         ConfigError: There is no model or no such cluster, or it cannot be read here.
@@ -155,11 +156,14 @@ def checked_model(where: Path, cluster: str | None = None) -> Model:
     """
     from kohort.crypto.identity.user import user_pins
     from kohort.models.cluster_names import NoCommonModel
-    from kohort.models.files import find_model, read_model, run_folder_of
+    from kohort.models.files import find_model, read_model, run_folder_of, site_models_at
     from kohort.privacy.ledger.bound import check_run_folder
 
-    folder = find_model(where, cluster=cluster)
+    folder = find_model(where, cluster=cluster, site=site)
     run = run_folder_of(folder)
+    others = [place.resolve() for place in site_models_at(where).values()]
+    if cluster is None and others and folder.resolve() not in others:
+        say("note: the hub's model reads rows as they are: add --site NAME to predict with the classes a site has")
     if cluster is not None:
         say(f"note: the model of cluster {cluster!r}, as {folder.parent.name} has it")
     if run is None:

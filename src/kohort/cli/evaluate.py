@@ -40,7 +40,7 @@ def evaluate(
     from kohort.evaluate.tables import evaluate_table
     from kohort.tables.datasets.catalogue import open_table
 
-    trained = checked_model(model, cluster)
+    trained = checked_model(model, cluster, site)
     found = evaluate_table(
         trained,
         as_agreed(open_table(table).frame, model, site),

@@ -81,7 +81,7 @@ def predict(
     if out.suffix.lower() not in ENDINGS:
         raise ConfigError(f"{str(out)!r} has no known ending", hint=f"Use one of {', '.join(ENDINGS)}")
     require_new(out, force=force)
-    trained = with_unseen(checked_model(model, cluster), unseen)
+    trained = with_unseen(checked_model(model, cluster, site), unseen)
     opened = open_table(table)
     agreed = as_agreed(opened.frame, model, site)
     frame = with_item_sets(agreed, trained.encoder.schema.items)[0] if trained.encoder.schema.items else agreed

@@ -69,7 +69,8 @@ class Method:
     clusters: Callable[[Any], Mapping[str, tuple[str, ...]] | None] = lambda _: None
     """The clusters of sites the config itself names, if it does."""
     needs: Callable[[Any], frozenset[str]] = lambda _: frozenset()
-    """Keys of `[data]` and `[sites]` that a simulation cannot do without under a config, as in "data.quasi"."""
+    """Keys of `[data]` and `[sites]` that a simulation cannot do without under a config, as in "data.quasi"; of keys
+    joined by "or" one suffices."""
     refuses_consent: Callable[[Any], str | None] = lambda _: None
     """Why a plan under this config cannot respect consent per row (`data.consent`); None where it can."""
     least_pair: Callable[[ApprovedPlan], int | None] = lambda _: None

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kohort.errors import ConfigError, IntegrityError, KohortError
+from kohort.errors import ConfigError, IntegrityError, KohortError, nearest
 from kohort.files import write_atomic
 from kohort.models.base import Model, SavedModel
 from kohort.models.registry import GROUP, FoundKind, find_kind
@@ -34,13 +34,16 @@ __all__ = [
     "run_folder_of",
     "save_cluster_models",
     "save_model",
+    "save_site_models",
+    "site_models_at",
 ]
 
 FORMAT = 3
 _FORMAT_WITHOUT_KINDS, _FORMAT_WITH_CLASSES = 1, 2
 ARRAYS_FILE, CARD_FILE, PAGE_FILE = "model.safetensors", "model.json", "README.md"
-SITES_FOLDER, CLUSTERS_FILE = "sites", "clusters.json"
-"""Of a simulated run among peers: `sites/SITE/model/`, and which site has the model of which cluster."""
+SITES_FOLDER, CLUSTERS_FILE, SITES_FILE = "sites", "clusters.json", "models.json"
+"""Of a simulated run: `sites/SITE/model/`, which site has the model of which cluster of peers, and where the models of
+sites are that have what the hub has not."""
 
 
 def save_model(
@@ -89,12 +92,13 @@ def save_model(
     write_atomic(place / CARD_FILE, _card_bytes(card), private=private)
 
 
-def load_model(path: str | Path, *, cluster: str | None = None) -> Model:
+def load_model(path: str | Path, *, cluster: str | None = None, site: str | None = None) -> Model:
     """Read a model of any registered kind. In a run folder, all files must be what the run's ledger says they were.
 
     Args:
         path: the model's folder, a run folder that holds one, or its `model.json`.
         cluster: read the model that the sites of this cluster ended a phase among peers with.
+        site: read the model that this site has, where sites have what the hub has not.
 
     Raises:
         ConfigError: there is no model, a later version wrote it, or what provides its kind is not installed here; there
@@ -104,7 +108,7 @@ def load_model(path: str | Path, *, cluster: str | None = None) -> Model:
     Example:
         kohort.load_model("out/fedavg").predict(frame)
     """
-    folder = find_model(path, cluster=cluster)
+    folder = find_model(path, cluster=cluster, site=site)
     run = run_folder_of(folder)
     if run is not None:
         from kohort.privacy.ledger.bound import check_run_folder
@@ -246,24 +250,75 @@ def save_cluster_models(
     places: dict[str, dict[str, str]] = {}
     for cluster, sites in clusters.items():
         for site in sites:
-            number = sum(map(len, places.values()))
-            place = site if re.fullmatch(r"\w[\w. -]{0,63}", site, re.ASCII) else f"%{number}"
+            place = _place_of(site, sum(map(len, places.values())))
             places.setdefault(cluster, {})[site] = place
             told = {**about, "site": site, "cluster": cluster}
             save_model(models[site], folder / SITES_FOLDER / place / "model", about=told)
     write_atomic(folder / SITES_FOLDER / CLUSTERS_FILE, (json.dumps(places, indent=1) + "\n").encode())
 
 
-def find_model(where: str | Path, *, cluster: str | None = None) -> Path:
+def save_site_models(models: Mapping[str, Model], folder: Path, *, about: Mapping[str, Any]) -> None:
+    """Write the models of simulated sites that have what the hub has not, each into the folder of its site.
+
+    Args:
+        models: By site.
+        folder: The run folder.
+        about: What each `model.json` says of the run.
+    """
+    places = {site: _place_of(site, number) for number, site in enumerate(models)}
+    for site, place in places.items():
+        save_model(models[site], folder / SITES_FOLDER / place / "model", about={**about, "site": site})
+    write_atomic(folder / SITES_FOLDER / SITES_FILE, (json.dumps(places, indent=1) + "\n").encode())
+
+
+def _place_of(site: str, number: int) -> str:
+    """The name of a site's folder: its own where that can be one."""
+    return site if re.fullmatch(r"\w[\w. -]{0,63}", site, re.ASCII) else f"%{number}"
+
+
+def site_models_at(where: str | Path) -> dict[str, Path]:
+    """Where the models are that sites of a simulated run have and its hub has not.
+
+    Args:
+        where: the run folder, or what `find_model` takes.
+
+    Returns:
+        The folder of each site's `model.json`; none where the hub has the whole model.
+
+    Raises:
+        ConfigError: there is no model.
+        IntegrityError: the list of them is damaged or was altered.
+    """
+    run = run_folder_of(find_model(where))
+    index = None if run is None else run / SITES_FOLDER / SITES_FILE
+    if index is None or not index.is_file():
+        return {}
+    try:
+        places = {str(site): str(place) for site, place in json.loads(index.read_bytes()).items()}
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise IntegrityError(f"{index} is damaged", hint="Run the plan again") from error
+    if any(Path(place).name != place for place in places.values()):  # it would lead out of the run folder
+        raise IntegrityError(f"{index} was altered after it was written", hint="Run the plan again")
+    return {site: index.parent / place / "model" for site, place in places.items()}
+
+
+def find_model(where: str | Path, *, cluster: str | None = None, site: str | None = None) -> Path:
     """The folder of `model.json`.
 
     Args:
         where: the model's folder, a run folder that holds one, or its `model.json`.
         cluster: of a run folder, the cluster whose model it is; the first of its sites has it.
+        site: of a run folder, the site whose model it is, if sites have what the hub has not; else it is not read.
 
     Raises:
-        ConfigError: there is no model, or no such cluster.
+        ConfigError: there is no model, no such cluster, or that site has none and others have.
     """
+    if site is not None and cluster is None:
+        known = site_models_at(where)
+        if known and site not in known:
+            raise ConfigError(f"no model of a site {site!r} is here", hint=nearest(site, known))
+        if known:
+            return known[site]
     path = Path(where)
     for folder in (path.parent,) if path.is_file() else (path, path / "model"):
         if (folder / CARD_FILE).is_file():

@@ -183,6 +183,8 @@ class Result:
     """Rows that neither a site nor the hub learned from, as far as the method leaves any out."""
     clusters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By cluster, the sites that ended a phase among peers and have their cluster's model."""
+    kept_by: tuple[str, ...] = ()
+    """Sites that keep the model together with what the hub has not: classes that were sealed past it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,8 +120,10 @@ class Site:
         """Whether it is a real site, with a process, keys and files of its own; a simulated one is in the hub's."""
         self.unused: Mapping[str, UnusedRows] = {}
         """Rows that a real site left out before the run, by a reason of `UNUSED`; never told but as secure totals."""
-        self.keep_model: Callable[[Model], None] = lambda _: None
-        """Keeps a model that the site has with its peers; a real site writes it into its own folder."""
+        self.write_model: Callable[[Model], None] = lambda _: None
+        """Writes a model that the site has and the hub has not; a real site writes it into its own folder."""
+        self.kept_model: Model | None = None
+        """The last such model."""
         self.ledger = ledger
         self.chain: Chain = ledger.open_chain(
             name,
@@ -133,6 +135,15 @@ class Site:
             },
         )
         self._aggregates: dict[int, Aggregate] = {}
+
+    def keep_model(self, model: Model) -> None:
+        """Keep a model that the site has and the hub has not. It never leaves.
+
+        Args:
+            model: The model.
+        """
+        self.kept_model = model
+        self.write_model(model)
 
     def state(self, kind: type[T]) -> T:
         """The state that a group of tasks keeps at this site.

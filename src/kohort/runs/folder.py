@@ -1,7 +1,7 @@
 """The folder of a run: its identity, its checkpoints while it runs, and its results.
 
     DIR/run.json  plan.json  model/  ledger/  hub/received.parquet      a finished run, bound by ledger/results.jsonl
-    DIR/sites/SITE/model/  sites/clusters.json                          what simulated sites have with their peers
+    DIR/sites/SITE/model/  sites/clusters.json  sites/models.json       what simulated sites have and the hub has not
     DIR/hub/received.json                                               retention date of the received rows
     DIR/state/                                                          only while a run is unfinished
 

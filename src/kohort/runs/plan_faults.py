@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any
 
 from kohort.errors import ConfigError, SiteError
 from kohort.methods.registry import find_method
@@ -16,6 +15,7 @@ __all__ = ["place_of_key", "plan_faults", "require_complete", "require_training"
 
 _EXAMPLES = {
     "data.quasi": ("quasi-identifiers", 'data.quasi = ["age", "sex"]'),
+    "data.quasi or data.items": ("quasi-identifiers or sets of items", 'data.quasi = ["age", "sex"]'),
     "sites.clusters": ("clusters of sites that trust each other", "sites.clusters = 2"),
     "sites.low_risk": ("rows of low risk", "sites.low_risk = 0.4"),
 }
@@ -31,7 +31,7 @@ def require_complete(plan: Plan) -> None:
     Raises:
         ConfigError: A key is missing.
     """
-    missing = [key for key in sorted(find_method(plan.method).needs(plan.config)) if not _value(plan, key)]
+    missing = [key for key in sorted(find_method(plan.method).needs(plan.config)) if not _is_given(plan, key)]
     if not missing:
         return
     texts = [_EXAMPLES.get(key, (key, key)) for key in missing]
@@ -58,9 +58,10 @@ def require_training(plan: Plan) -> None:
         )
 
 
-def _value(plan: Plan, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return getattr(getattr(plan, section), name)
+def _is_given(plan: Plan, keys: str) -> bool:
+    """Whether a plan has one of some keys, which are joined by "or"."""
+    found = (key.partition(".") for key in keys.split(" or "))
+    return any(getattr(getattr(plan, section), name) for section, _, name in found)
 
 
 @contextmanager

@@ -138,10 +138,10 @@ def run(
     for made in (model, *site_models.values()):
         require_finite(made, round=result.rounds, lr=plan.train.lr)
     wall, cpu = perf_counter() - began, process_time() - cpu_began
-    measured, judged_rows, more = judged_model(model, site_models, population, usable)
+    measured, judged_rows, more = judged_model(result, site_models, population, usable)
     test, notes = population.test.filter(pl.Series(judged_rows)), (*notes, *more)
     metrics = {} if measured is None else _evaluate(measured, population, judged_rows)
-    remarks = _with_gain(model.remarks(test), metrics, plan, streams, place)
+    remarks = _with_gain((measured or model).remarks(test), metrics, plan, streams, place)
     outcome = outcome_of(
         plan=plan,
         backend=place.name,

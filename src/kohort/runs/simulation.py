@@ -27,7 +27,7 @@ from kohort.tables.consent import consenting_rows
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.domain import category_text
 from kohort.tables.frames import check_finite
-from kohort.tables.item_sets import with_item_sets
+from kohort.tables.item_sets import with_declared_sets
 from kohort.tables.reading import declare_missing
 from kohort.tables.roles import is_measured, suspected
 from kohort.tables.schema import Role, Schema
@@ -248,7 +248,7 @@ def _read(plan: Plan, streams: Streams, tables: dict[str, pl.DataFrame] | None) 
 def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
     if not opened.frame.height:
         raise DataError("the table has no rows", hint="Give a table with at least one row")
-    frame, section = _with_sets(opened.frame, plan.data)
+    frame, section = with_declared_sets(opened.frame, plan.data)
     suspicions = _suspicions({"": frame}, plan, default=opened.default_role)
     section = replace(section, drop=(*section.drop, *suspicions))
     schema = schema_of(section, frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
@@ -294,7 +294,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     if bare:
         hint = "Leave them out of data.table, or fill them"
         raise DataError(f"{len(bare)} sites have no rows at all: {', '.join(bare)}", hint=hint)
-    made = {name: _with_sets(table, plan.data) for name, table in tables.items()}
+    made = {name: with_declared_sets(table, plan.data) for name, table in tables.items()}
     frames = {name: frame for name, (frame, _) in made.items()}
     section = next(iter(made.values()))[1]
     suspicions = _suspicions(frames, plan, default=found.default_role)
@@ -336,14 +336,6 @@ def _complete_table(frames: dict[str, pl.DataFrame], section: DataSection) -> pl
     named = {*section.quasi, *section.sensitive, *section.items, *filter(None, [section.target])}
     named |= set() if section.features == "rest" else set(section.features)
     return next((frame for frame in frames.values() if named <= set(frame.columns)), next(iter(frames.values())))
-
-
-def _with_sets(frame: pl.DataFrame, section: DataSection) -> tuple[pl.DataFrame, DataSection]:
-    """The table with its item sets as lists, and the section with their plain names."""
-    if not section.items and (section.reading is None or not section.reading.sets):
-        return frame, section
-    made, names = with_item_sets(frame, section.items, section.reading)
-    return made, replace(section, items=names)
 
 
 def _suspicions(frames: dict[str, pl.DataFrame], plan: Plan, *, default: Role | None) -> dict[str, str]:
@@ -434,7 +426,7 @@ def _hold_out(
     share: Any = plan.data.test
     if isinstance(share, str):
         opened, _ = plan.data.table_mapping.apply(open_table(share, plan.data.reading).frame)
-        table, _ = _with_sets(opened, plan.data)
+        table, _ = with_declared_sets(opened, plan.data)
         lacking = [column for column in schema.columns if column not in table.columns]
         if lacking:
             raise DataError(f"the test table lacks columns: {', '.join(lacking)}", hint="Add them, or set data.test")

@@ -21,7 +21,7 @@ from itertools import pairwise
 from kohort.errors import ConfigError, nearest
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 
-__all__ = ["CODE_SYSTEMS", "CodeTree", "HierarchyText", "icd9", "icd10"]
+__all__ = ["CODE_SYSTEMS", "CodeTree", "HierarchyText", "JoinedTrees", "icd9", "icd10", "in_column"]
 
 CODE_SYSTEMS = ("icd9", "icd10")
 NO_CODE = ("no ICD-9 code", "no ICD-10 code")
@@ -83,6 +83,10 @@ ICD10_CODE = re.compile(r"([A-Z])(\d)([0-9A-Z])(?:\.?([0-9A-Z]{1,4}))?")
 class CodeTree:
     """The labels above every code of a column.
 
+    Args:
+        column: Its name.
+        text: The name of a code system, or chains.
+
     Raises:
         ConfigError: There is no such code system.
         DataError: The chains are ragged, cyclic or inconsistent.
@@ -133,13 +137,52 @@ class CodeTree:
         """The hierarchy of some codes; one that a table of chains lacks stands below the root alone."""
         chains = {code: self.chain(code) for code in sorted(set(codes))}
         levels = max((len(chain) for chain in chains.values()), default=1)
-        padded = {code: (*chain, *[ROOT_LABEL] * (levels - len(chain))) for code, chain in chains.items()}
+        padded = {code: (*chain, *[chain[-1]] * (levels - len(chain))) for code, chain in chains.items()}
         return Hierarchy.of(self.column, padded)
 
     def nearest(self, code: str, labels: Iterable[str]) -> str | None:
         """The lowest of some labels that stands above a code, if any does."""
         known = set(labels)
         return next((label for label in self.chain(code) if label in known), None)
+
+
+def in_column(column: str, text: str) -> str:
+    """The text of an item or label where items of several columns are one set: with the column it is of."""
+    return f"{column}={text}"
+
+
+@dataclass(frozen=True)
+class JoinedTrees(CodeTree):
+    """The labels above the items of several columns that are one set; nothing stands above two columns.
+
+    An item of a column without a hierarchy stands below the root of its column alone.
+
+    Raises:
+        ConfigError: The name of a column would make a text ambiguous.
+    """
+
+    trees: tuple[tuple[str, CodeTree | None], ...] = ()
+
+    def __post_init__(self) -> None:
+        wrong = [name for name, _ in self.trees if "=" in name]
+        if wrong:
+            raise ConfigError(f"several columns hold items, and {wrong[0]!r} has = in its name", hint="Rename it")
+
+    @cached_property
+    def _by_column(self) -> dict[str, CodeTree | None]:
+        return dict(self.trees)
+
+    def chain(self, code: str) -> tuple[str, ...]:
+        """The labels above an item, nearest first, the root of its column last."""
+        column, _, item = code.partition("=")
+        tree = self._by_column.get(column)
+        return tuple(in_column(column, label) for label in (tree.chain(item) if tree is not None else (ROOT_LABEL,)))
+
+    def lacks(self, code: str) -> bool:
+        """Whether its column has a hierarchy, and the item is not in it."""
+        column, _, item = code.partition("=")
+        tree = self._by_column.get(column)
+        return tree is not None and tree.lacks(item)
 
 
 def icd9(column: str, items: Sequence[str]) -> Hierarchy:

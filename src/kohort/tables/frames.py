@@ -30,6 +30,7 @@ from kohort.tables.trial import quiet_reader, survives_reading
 
 __all__ = [
     "ITEM_SEPARATOR",
+    "OTHER_ITEM_SEPARATOR",
     "FrameKind",
     "Missing",
     "TableRead",
@@ -52,7 +53,7 @@ __all__ = [
 
 Missing = Literal["drop", "category"]
 Format = Literal["csv", "tsv", "parquet", "arrow"]
-ITEM_SEPARATOR = ";"
+ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR = ";", "|"
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "tsv",

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import polars as pl
 
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.dialect import ReadingOptions
-from kohort.tables.frames import ITEM_SEPARATOR
+from kohort.tables.frames import ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR
 
-__all__ = ["set_names", "with_item_sets"]
-
-OTHER_SEPARATOR = "|"
+__all__ = ["set_names", "with_declared_sets", "with_item_sets"]
 
 ONE_AND_ZERO = {"1", "0", "true", "false", "yes", "no", "TRUE", "FALSE", "True", "False", "Yes", "No"}
 HELD = ("1", "true", "yes", "TRUE", "True", "Yes")
@@ -35,6 +35,43 @@ def set_names(items: Sequence[str], options: ReadingOptions | None = None) -> tu
     """
     names = [entry.partition("=")[0].strip() for entry in items]
     return tuple(dict.fromkeys([*names, *(() if options is None else options.sets)]))
+
+
+class DeclaresSets(Protocol):
+    """A frozen dataclass that says which item sets a table has, and how they are written."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The columns that hold sets, or `NAME=a+b+c` for a set over several columns."""
+
+    @property
+    def reading(self) -> ReadingOptions | None:
+        """How they are written."""
+
+
+Declared = TypeVar("Declared", bound=DeclaresSets)
+
+
+def with_declared_sets(frame: pl.DataFrame, declared: Declared) -> tuple[pl.DataFrame, Declared]:
+    """A table whose declared item sets are columns of lists.
+
+    Args:
+        frame: The table as it was read.
+        declared: Which item sets it has.
+
+    Returns:
+        The table, and the same declaration with the plain names of the sets.
+
+    Raises:
+        ConfigError: A set over several columns has the name of another column.
+        DataError: A column is absent, or a person's rows of a long table disagree outside the items.
+    """
+    if not declared.items and (declared.reading is None or not declared.reading.sets):
+        return frame, declared
+    made, names = with_item_sets(frame, declared.items, declared.reading)
+    return made, replace(declared, items=names)
 
 
 def with_item_sets(
@@ -105,7 +142,11 @@ def _lists(column: pl.Series, separator: str | None) -> pl.Series:
 def _separator_in(known: pl.Series) -> str:
     """What stands between items: `;`, or `|` where no cell has a `;` and some have a `|`."""
     usual = known.str.contains(ITEM_SEPARATOR, literal=True).any()
-    return ITEM_SEPARATOR if usual or not known.str.contains(OTHER_SEPARATOR, literal=True).any() else OTHER_SEPARATOR
+    return (
+        ITEM_SEPARATOR
+        if usual or not known.str.contains(OTHER_ITEM_SEPARATOR, literal=True).any()
+        else OTHER_ITEM_SEPARATOR
+    )
 
 
 def _texts(column: pl.Series) -> pl.Series:

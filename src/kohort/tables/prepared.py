@@ -19,7 +19,7 @@ from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import TEXT_ENDINGS, order_tells
-from kohort.tables.item_sets import with_item_sets
+from kohort.tables.item_sets import with_declared_sets
 from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import person_of, suspected
 from kohort.tables.scanning import is_parquet, scan_parquet
@@ -161,7 +161,7 @@ def prepare(source: str, declared: Declared) -> Prepared:
         DataError: The table cannot be read or lacks a column.
     """
     opened = open_table(source, declared.reading)
-    frame, declared = _with_sets(opened.frame, declared)
+    frame, declared = with_declared_sets(opened.frame, declared)
     columns = _columns(frame.columns, declared)
     plain = [name for name in columns.dropped if not isinstance(frame.schema[name], pl.List)]
     in_dropped_order = order_tells(frame, plain, None)
@@ -203,7 +203,7 @@ def scan(source: str, declared: Declared) -> Scanned:
         table = scan_parquet(source)
     else:
         opened = open_table(source, reading)
-        frame, declared = _with_sets(opened.frame, declared)
+        frame, declared = with_declared_sets(opened.frame, declared)
         table, notes = frame.lazy(), opened.reading
     columns = _columns(table.collect_schema().names(), declared)
     return Scanned(
@@ -242,13 +242,6 @@ def _columns(names: Sequence[str], declared: Declared) -> _Columns:
         dropped=dropped,
         undeclared=tuple(name for name in names if name not in roles and name not in dropped),
     )
-
-
-def _with_sets(frame: pl.DataFrame, declared: Declared) -> tuple[pl.DataFrame, Declared]:
-    if not declared.items and not declared.reading.sets:
-        return frame, declared
-    found, sets = with_item_sets(frame, declared.items, declared.reading)
-    return found, replace(declared, items=sets)
 
 
 def read_schema_file(path: Path) -> dict[str, Any]:

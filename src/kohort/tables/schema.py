@@ -377,12 +377,6 @@ class Schema:
         return self.with_role(Role.ITEMS)
 
     @property
-    def items_tree(self) -> CodeTree | None:
-        """What stands above the items, where it is declared."""
-        found = (self.columns[name].tree(name) for name in self.items)
-        return next((tree for tree in found if tree is not None), None)
-
-    @property
     def features(self) -> tuple[str, ...]:
         """Columns declared to be features."""
         return self.with_role(Role.FEATURE)

@@ -18,11 +18,10 @@ from kohort.anonymity.itemsets.hierarchy import ItemTree
 from kohort.anonymity.relational.problem import Integers
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import Label, ValueSet, format_cell
-from kohort.tables.frames import ITEM_SEPARATOR
+from kohort.tables.frames import ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR
 
 __all__ = ["ItemRows", "collect_items", "distinct", "item_weights", "read_items", "release_items"]
 
-OTHER_SEPARATOR = "|"
 COUNTED_KEYS = 50_000_000
 
 
@@ -179,9 +178,9 @@ def _occurrences(column: pl.Series, number: int) -> pl.DataFrame:
         lists = column.cast(pl.List(pl.String))
     elif column.dtype == pl.String:
         usual = column.str.contains(ITEM_SEPARATOR, literal=True).any()
-        lists = column.str.split(ITEM_SEPARATOR if usual else OTHER_SEPARATOR)
+        lists = column.str.split(ITEM_SEPARATOR if usual else OTHER_ITEM_SEPARATOR)
     else:
-        hint = f"An items column holds lists, or texts with {ITEM_SEPARATOR} or {OTHER_SEPARATOR} between items"
+        hint = f"An items column holds lists, or texts with {ITEM_SEPARATOR} or {OTHER_ITEM_SEPARATOR} between items"
         raise DataError(f"column {column.name!r} of type {column.dtype} holds no item sets", hint=hint)
     found = pl.DataFrame({"item": lists}).with_row_index("row").explode("item")
     texts = pl.col("item").str.strip_chars() if column.dtype == pl.String else pl.col("item")

@@ -14,6 +14,7 @@ import polars as pl
 from annotated_types import Ge, Le
 
 from kohort.errors import ConfigError, nearest
+from kohort.methods.syntactic.item_columns import codes_of, items_tree, joint_items
 from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell, parse_cell
 from kohort.tables.domain import Domain, category_text
 from kohort.tables.hierarchy import Hierarchy
@@ -82,11 +83,11 @@ class AnonymiseSection:
 
     def has_hierarchy(self, schema: Schema) -> bool:
         """Whether there is anything above the items."""
-        return schema.items_tree is not None if self.item_hierarchy == "declared" else self.item_hierarchy != "none"
+        return items_tree(schema) is not None if self.item_hierarchy == "declared" else self.item_hierarchy != "none"
 
     def recodes(self, schema: Schema) -> bool:
         """Whether items are recoded row by row."""
-        declared = self.item_hierarchy == "declared" and schema.items_tree is not None
+        declared = self.item_hierarchy == "declared" and items_tree(schema) is not None
         return self.rare == "recode" or (self.rare == "auto" and declared)
 
 
@@ -102,7 +103,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection
     """Rank and select quasi-identifiers, then anonymise and verify the rows of one site. It is deterministic.
 
     Args:
-        frame: The rows.
+        frame: The rows, items of several columns also as one set (`item_columns.joined`).
         schema: The roles of their columns.
         config: `[method.anonymise]`.
         k: Fewest rows per class: the plan's, or the site's policy's if that is larger.
@@ -113,7 +114,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection
     """
     from kohort.anonymity.itemsets.kkm import anonymise_items
 
-    items = next(iter(schema.items), NO_ITEMS)
+    items = joint_items(schema) or NO_ITEMS
     if not schema.items:
         frame = frame.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(NO_ITEMS))
     found = _importance(frame, schema, config.importance, codes)
@@ -156,7 +157,7 @@ def _importance(frame: pl.DataFrame, schema: Schema, section: ImportanceSection,
         return None
     from kohort.methods.syntactic.importance import declared, rank
 
-    items = next(iter(schema.items), None)
+    items = joint_items(schema)
     if section.method == "declared":
         return declared(section.weights, quasi=schema.quasi, top=section.top)
     found = rank(
@@ -178,7 +179,7 @@ def _shares(found: Importance, quasi: Sequence[str]) -> dict[str, float] | None:
 
 def _item_hierarchy(word: str, schema: Schema) -> Any:
     if word == "declared":
-        return schema.items_tree or "none"
+        return items_tree(schema) or "none"
     return word if word in ITEM_HIERARCHIES else Hierarchy.read(word)
 
 
@@ -206,11 +207,11 @@ def quasi_hierarchies(schema: Schema, domain: Domain) -> dict[str, Hierarchy]:
 def item_members(made: KKmResult, schema: Schema, domain: Domain) -> dict[str, tuple[str, ...]]:
     """What each released item stands for: a label of a declared hierarchy for the known codes below it."""
     found = {group.text: group.members for group in made.groups}
-    tree = schema.items_tree
+    tree = items_tree(schema)
     if tree is None:
         return found
     below: dict[str, list[str]] = {}
-    for code in sorted({code for name in schema.items for code in domain.columns[name].categories or ()}):
+    for code in codes_of(schema, domain):
         for label in dict.fromkeys(tree.chain(code)):
             below.setdefault(label, []).append(code)
     for text in found:
@@ -235,6 +236,8 @@ def check_importance(section: ImportanceSection, schema: Schema) -> None:
         ConfigError: `top` has no ranking or is out of range, weights are given and not declared, are incomplete, or
             name another column, or no quasi-identifier weighs anything.
     """
+    if section.method != "none" and not schema.quasi:
+        raise ConfigError("there are no quasi-identifiers to rank", hint="Drop method.anonymise.importance")
     if section.top is not None and (section.method == "none" or section.top > len(schema.quasi)):
         hint = f"Choose a ranking, and keep 1 to {len(schema.quasi)} quasi-identifiers"
         raise ConfigError(f"importance.top is {section.top}", hint=hint)
@@ -242,16 +245,20 @@ def check_importance(section: ImportanceSection, schema: Schema) -> None:
         if section.weights:
             raise ConfigError("importance.weights are given and not used", hint='Set importance.method = "declared"')
         return
-    known = (*schema.quasi, *schema.items)
-    for name in section.weights:
+    known = (*schema.quasi, *((joint_items(schema),) if joint_items(schema) else ()))
+    _check_weights(section.weights, known)
+    if not any(section.weights[name] > 0 for name in schema.quasi):
+        raise ConfigError("no quasi-identifier has a weight", hint="Give at least one more than 0")
+
+
+def _check_weights(weights: Mapping[str, float], known: Sequence[str]) -> None:
+    for name in weights:
         if name not in known:
             raise ConfigError(f"importance.weights names {name!r}", hint=nearest(name, known))
-    absent = [name for name in known if name not in section.weights]
+    absent = [name for name in known if name not in weights]
     if absent:
         hint = "Weigh every quasi-identifier and the items, from 0 to 1"
         raise ConfigError(f"importance.weights lacks: {', '.join(absent)}", hint=hint)
-    if not any(section.weights[name] > 0 for name in schema.quasi):
-        raise ConfigError("no quasi-identifier has a weight", hint="Give at least one more than 0")
 
 
 def check_hierarchies(config: AnonymiseSection, schema: Schema) -> None:

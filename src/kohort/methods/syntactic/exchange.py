@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, SiteError
 from kohort.methods.syntactic.anonymising import mapping_weights
+from kohort.methods.syntactic.item_columns import items_tree, joined
 from kohort.methods.syntactic.mapping.assign import costs, map_rows
 from kohort.methods.syntactic.mapping.build import union
 from kohort.methods.syntactic.mapping.mapping import SiteMapping
@@ -143,12 +144,14 @@ def _place(site: Site, request: Request) -> Release:
     if mine.to_bytes() != own.mapping.to_bytes():
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
     state = site.state(MappingState)
-    state.known = tuple(known.values())
+    # In the same order at every site: of classes that cost the same the first is taken.
+    members = members_of(site, request) if "inbox" in blobs else tuple(known)
+    state.known = tuple(known[name] for name in members if name in known)
     counted = place_rows(
-        site.table.rows(),
+        joined(site.table.rows(), site.plan.schema),
         own,
         weights=mapping_weights(site.plan.config.anonymise.importance),
-        tree=site.plan.schema.items_tree,
+        tree=items_tree(site.plan.schema),
     )
     numbers = (counted.rows, counted.own, counted.dearer, counted.suppressed, counted.items, counted.lost)
     metrics = dict(zip(_COUNTS, numbers, strict=True))

@@ -12,7 +12,7 @@ schema than the encoder's are an IntegrityError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
+from kohort.methods.syntactic.item_columns import apart, items_tree, joined, labels_apart
 from kohort.methods.syntactic.mapping.assign import MappedRows, generalised, map_rows
 from kohort.methods.syntactic.mapping.build import union
 from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, SiteMapping
@@ -29,6 +30,7 @@ from kohort.methods.syntactic.mapping.tables import column_weights
 from kohort.tables.blocks import Taxonomy, encode_generalised
 from kohort.tables.cells import Label, parse_cell
 from kohort.tables.encoder import Encoder
+from kohort.tables.schema import Schema
 
 __all__ = ["MAPPINGS", "WEIGHTS", "MappedEncoder", "encode_in_classes", "encode_released"]
 
@@ -58,6 +60,23 @@ class MappedEncoder(Encoder):
         # Disagreeing mappings and weights are found here and not at the first row.
         column_weights(self.classes_known, self.weights)
 
+    @classmethod
+    def over(
+        cls, plain: Encoder, mappings: Sequence[SiteMapping], *, weights: Mapping[str, float] | None = None
+    ) -> MappedEncoder:
+        """An encoder that places rows under classes and then encodes them as another one does.
+
+        Args:
+            plain: The encoder of rows as they are.
+            mappings: The classes, one a site and data version.
+            weights: What a loss in each column counts; None: all count alike.
+
+        Raises:
+            IntegrityError: A mapping is for another schema.
+            ConfigError: The weights do not fit the columns.
+        """
+        return cls(plain.schema, plain.domain, plain.encoding, plain.dtype, mappings=tuple(mappings), weights=weights)
+
     @cached_property
     def classes_known(self) -> JointMapping:
         """The classes of all sites."""
@@ -78,12 +97,12 @@ class MappedEncoder(Encoder):
     def place(self, frame: pl.DataFrame) -> MappedRows:
         """The class of every row."""
         joint = self.classes_known
-        needed = [column.name for column in joint.columns] + ([joint.items] if joint.items else [])
+        needed = [column.name for column in joint.columns] + list(self.schema.items if joint.items else ())
         absent = [name for name in needed if name not in frame.columns]
         if absent:
             hint = "The model was trained with them: add them to the table"
             raise DataError(f"the table lacks columns: {', '.join(absent)}", hint=hint)
-        return map_rows(frame, joint, weights=self.weights, tree=self.schema.items_tree)
+        return map_rows(joined(frame, self.schema), joint, weights=self.weights, tree=items_tree(self.schema))
 
     def transform(
         self,
@@ -122,35 +141,29 @@ class MappedEncoder(Encoder):
         weights = mapping.get(WEIGHTS)
         if weights is not None and not isinstance(weights, dict):
             raise ConfigError("this is not a stored encoder", hint="Use what Encoder.to_mapping gave")
-        return cls(
-            plain.schema,
-            plain.domain,
-            plain.encoding,
-            plain.dtype,
-            mappings=tuple(SiteMapping.from_bytes(text.encode(), schema=own) for text in texts),
-            weights=weights,
-        )
+        return cls.over(plain, [SiteMapping.from_bytes(text.encode(), schema=own) for text in texts], weights=weights)
 
 
 def encode_in_classes(
     encoder: Encoder, frame: pl.DataFrame, mapping: SiteMapping, class_of: NDArray[np.integer[Any]]
 ) -> NDArray[np.floating]:
     """The inputs of `frame`, rows as they are, as numbers under given classes of one site."""
-    rows = len(class_of)
-    nothing = np.zeros(rows, np.int64)
+    count = len(class_of)
+    nothing = np.zeros(count, np.int64)
     given = MappedRows(
         class_of=np.asarray(class_of, np.int64),
         site_of=nothing,
-        loss=np.zeros(rows),
+        loss=np.zeros(count),
         legitimate=nothing + 1,
         violated=nothing,
     )
-    return encode_released(encoder, generalised(frame, mapping, given, tree=encoder.schema.items_tree), mapping)
+    rows = joined(frame, encoder.schema)
+    return encode_released(encoder, generalised(rows, mapping, given, tree=items_tree(encoder.schema)), mapping)
 
 
 def encode_released(encoder: Encoder, released: pl.DataFrame, mapping: SiteMapping) -> NDArray[np.floating]:
     """The inputs of rows a site released: cells in the columns its mapping speaks of, plain values in the others."""
-    labels = labels_of(mapping)
+    labels, released = labels_of(mapping, encoder.schema), apart(released, encoder.schema)
     out = np.empty((released.height, encoder.width), dtype=encoder.dtype)
     start = 0
     for block in encoder.blocks:
@@ -163,10 +176,15 @@ def encode_released(encoder: Encoder, released: pl.DataFrame, mapping: SiteMappi
     return out
 
 
-def labels_of(mapping: SiteMapping) -> Mapping[str, Taxonomy]:
+def labels_of(mapping: SiteMapping, schema: Schema) -> Mapping[str, Taxonomy]:
     """What the labels of every column that a mapping speaks of stand for."""
     labels = {column.name: _Labels(column.labels) for column in mapping.columns}
-    return labels | ({} if mapping.items is None else {mapping.items: _item_labels(mapping.groups)})
+    if mapping.items is None:
+        return labels
+    known = _item_labels(mapping.groups)
+    if mapping.items in schema.items:
+        return labels | {mapping.items: _Labels(known)}
+    return labels | {name: _Labels(own) for name, own in labels_apart(known, schema).items()}
 
 
 @dataclass(frozen=True)
@@ -179,7 +197,7 @@ class _Labels:
         return self.members[label]
 
 
-def _item_labels(groups: ItemGroups) -> _Labels:
+def _item_labels(groups: ItemGroups) -> dict[str, tuple[str, ...]]:
     """Labels of an item hierarchy; sets of items and single items say what they stand for."""
     cells = ((parse_cell(label), members) for label, members in zip(groups.labels, groups.members, strict=True))
-    return _Labels({cell.text: members for cell, members in cells if isinstance(cell, Label)})
+    return {cell.text: members for cell, members in cells if isinstance(cell, Label)}

@@ -4,7 +4,7 @@ and trains on the anonymised rows. A new row is mapped to the class that fits it
 
 Threat model: the hub and the other sites are honest but curious. They see every site's weights, row counts and classes.
 An attacker who knows a person's quasi-identifiers and up to m of their items finds at least k matching rows, or none.
-With `share = "peers"` the hub relays the classes encrypted and cannot read them.
+With `share = "peers"` the hub relays the classes encrypted and cannot read them; sites predict with them.
 
 Guarantee: KKm of the classes, verified by the checker at the site; Aggregate of the rows for the weights. A site whose
 policy demands a larger k than the plan uses that k; a site that cannot reach it takes no part.
@@ -52,9 +52,11 @@ from kohort.methods.syntactic.exchange import (
     published_to_hub,
     sealed_to_peers,
 )
+from kohort.methods.syntactic.item_columns import apart, items_tree, joined, joint_items
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released, labels_of
 from kohort.methods.syntactic.mapped_model import MappedModel
 from kohort.methods.syntactic.mapping.tables import column_ncp
+from kohort.methods.syntactic.site_model import handed_to_sites, keep_step
 from kohort.models.network_model import NetworkModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import with_target
@@ -97,7 +99,7 @@ def _anonymise(site: Site, request: Request) -> Release:
 
     approved, encoder = site.plan, _encoder(site)
     config: Syntactic = approved.config
-    schema, frame = approved.schema, site.table.rows()
+    schema, frame = approved.schema, joined(site.table.rows(), approved.schema)
     k = max(config.anonymise.k, site.policy.min_k)
     codes = pl.Series(CODES, encoder.target(frame))
     made = anonymise_rows(frame, schema, config.anonymise, k=k, codes=codes)
@@ -109,7 +111,7 @@ def _anonymise(site: Site, request: Request) -> Release:
         k=k,
         m=config.anonymise.m,
         quasi=schema.quasi,
-        items=next(iter(schema.items), None),
+        items=joint_items(schema),
         classes=made.result.cluster,
         members=item_members(made.result, schema, encoder.domain),
         hierarchies=quasi_hierarchies(schema, encoder.domain),
@@ -134,8 +136,8 @@ def _anonymise(site: Site, request: Request) -> Release:
         )
         keep_published(site, published)
     else:
-        taxonomies = labels_of(mapping)
-        rows = replace(rows, soft=soft_columns(encoder, made.released, x, taxonomies, tuple(taxonomies)))
+        taxonomies, released = labels_of(mapping, schema), apart(made.released, schema)
+        rows = replace(rows, soft=soft_columns(encoder, released, x, taxonomies, tuple(taxonomies)))
     site.training_rows = rows
     return Release(
         payload=Payload(metrics={"rows": rows.count, "classes": mapping.count, "k": k}),
@@ -156,7 +158,7 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     """Let every site anonymise its rows and publish its classes, then run federated averaging on the anonymised rows.
 
     Raises:
-        ConfigError: The plan has no quasi-identifier, several columns of items, or roles that contradict each other.
+        ConfigError: The plan has nothing to anonymise, or roles that contradict each other.
     """
     _check(config, hub.approved.schema)
     replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes", "k")))
@@ -169,18 +171,12 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     encoder = None
     if config.share == "hub":
         mappings, placed = yield from published_to_hub(hub, least_k=config.anonymise.k)
-        encoder = MappedEncoder(
-            hub.encoder.schema,
-            hub.encoder.domain,
-            hub.encoder.encoding,
-            hub.encoder.dtype,
-            mappings=mappings,
-            weights=mapping_weights(config.anonymise.importance),
-        )
+        encoder = MappedEncoder.over(hub.encoder, mappings, weights=mapping_weights(config.anonymise.importance))
     else:
         placed = yield from sealed_to_peers(hub)
     weights = hub.network.start(hub.streams.generator("start"))
     ended: RoundsResult = yield from _seen_through(hub, encoder, federated_rounds(hub, weights))
+    kept_by = () if encoder is not None else (yield from handed_to_sites(hub, ended.weights))
     ks = replies.metric("k")
     facts = _facts(placed, classes=int(replies.metric("classes").sum()), k=int(ks.min()), m=config.anonymise.m)
     facts["ncp"] = _losses(hub.approved.schema, encoder, placed)
@@ -190,6 +186,7 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
         stopped_by=ended.stopped_by,
         notes=_notes(placed, facts, hidden=encoder is None, largest_k=int(ks.max())),
         facts=facts,
+        kept_by=kept_by,
     )
 
 
@@ -246,7 +243,8 @@ def _notes(placed: Placed, facts: dict[str, Any], *, hidden: bool, largest_k: in
         notes.append(f"{placed.suppressed:,} of {placed.items:,} items were suppressed and not trained on")
     if hidden:
         notes.append(
-            "the hub has no classes: it measured test rows as they are, and only the sites can place rows under them"
+            "the hub has no classes: what it measured in each round is of test rows as they are. The sites have the "
+            "model with the classes, and predict with it"
         )
     return tuple(notes)
 
@@ -264,11 +262,14 @@ def _check(config: Syntactic, schema: Schema) -> None:
     """Refuse, before any site is asked, a plan that every site would fail on."""
     if learner_of(config) is not None and config.share == "peers":
         raise ConfigError("no classes are shared with this model.kind", hint="Drop method.share")
-    if not schema.quasi:
-        raise ConfigError("syntactic has no quasi-identifiers to anonymise", hint="Name them in data.quasi")
-    if len(schema.items) > 1:
+    if not schema.quasi and not schema.items:
+        hint = "Name quasi-identifiers in data.quasi, or sets of items in data.items"
+        raise ConfigError("syntactic has nothing to anonymise", hint=hint)
+    if len(schema.items) > 1 and config.anonymise.item_hierarchy != "declared":
         names = ", ".join(schema.items)
-        raise ConfigError(f"more than one column holds items: {names}", hint="Join them into one set a row")
+        hint = "Declare one for each column, in data.hierarchies"
+        raise ConfigError(f"one item hierarchy cannot stand above several columns: {names}", hint=hint)
+    _ = items_tree(schema)  # refuses names of columns that cannot be told apart
     if schema.target in schema.quasi:
         raise ConfigError(
             f"the target {schema.target!r} is also a quasi-identifier",
@@ -279,7 +280,8 @@ def _check(config: Syntactic, schema: Schema) -> None:
 
 
 def contract(approved: ApprovedPlan) -> Contract:
-    """The counts after anonymisation, the classes to the hub or to the peers, then weights once per round."""
+    """The counts after anonymisation, the classes to the hub or to the peers, then weights once per round; a site whose
+    classes went to the peers then keeps the model."""
     config: Syntactic = approved.config
     classes = (KKm(k=config.anonymise.k, m=config.anonymise.m, verified=True),)
     counts = Step(
@@ -299,7 +301,7 @@ def contract(approved: ApprovedPlan) -> Contract:
         rows=True,
     )
     placed = replace(placed, rounds=range(1, 2))
-    return Contract.of([counts], [keys_step()], [sealed], [placed], [training_step(approved)])
+    return Contract.of([counts], [keys_step()], [sealed], [placed], [training_step(approved)], [keep_step()])
 
 
 def reads(config: Syntactic) -> Reads:
@@ -321,7 +323,7 @@ METHOD = Method(
     contract=contract,
     cites="Choudhury et al. 2020",
     own_rows=True,
-    needs=lambda _: frozenset({"data.quasi"}),
+    needs=lambda _: frozenset({"data.quasi or data.items"}),
     reads=reads,
     refuses_consent=refuses_consent,
     with_model=with_model,

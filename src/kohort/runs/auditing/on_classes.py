@@ -11,6 +11,7 @@ from kohort.evaluate.attacks.downcoding import ATTACK, Recoded, downcode
 from kohort.evaluate.attacks.finding import Finding, not_attacked
 from kohort.methods.syntactic.anonymising import CODES, anonymise_rows
 from kohort.methods.syntactic.exchange import PUBLISH
+from kohort.methods.syntactic.item_columns import joined
 from kohort.methods.syntactic.mapped_encoder import labels_of
 from kohort.methods.syntactic.mapping.mapping import SiteMapping
 from kohort.runs.auditing.on_model import NO_TEST_ROWS
@@ -38,6 +39,8 @@ def classes_findings(replay: Replay, *, seed: int = 0) -> list[Finding]:
     if not replay.population.test.height:
         return [not_attacked(ATTACK, "attribute", on=_ON, by=_BY, why=NO_TEST_ROWS)]
     mappings = [SiteMapping.from_bytes(payload.blobs["mapping"]) for payload in heard.payloads()]
+    if not mappings[0].quasi:
+        return [not_attacked(ATTACK, "attribute", on=_ON, by=_BY, why="the classes hold items alone")]
     return [downcode(_recoded(replay, mappings), replay.population.test, on=_ON, by=_BY, seed=seed)]
 
 
@@ -53,7 +56,7 @@ def _recoded(replay: Replay, mappings: list[SiteMapping]) -> Recoded:
         np.repeat(np.arange(len(mappings)), [one.count for one in mappings]),
         pl.concat([rows for rows, _ in placed]),
         np.concatenate([classes for _, classes in placed]),
-        labels_of(mappings[0]),
+        labels_of(mappings[0], replay.population.schema),
     )
 
 
@@ -66,5 +69,6 @@ def _rows_of(
     rows = population.frame[int(population.starts[place]) : int(population.starts[place + 1])]
     encoder = replay.outcome.model.encoder
     codes = pl.Series(CODES, encoder.target(rows))
-    made = anonymise_rows(rows, population.schema, plan.config.anonymise, k=mapping.k, codes=codes)
+    sets = joined(rows, population.schema)
+    made = anonymise_rows(sets, population.schema, plan.config.anonymise, k=mapping.k, codes=codes)
     return rows, made.result.cluster.astype(np.int64) + first

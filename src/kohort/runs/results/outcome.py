@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, nearest
 from kohort.evaluate.tables import evaluate_table
 from kohort.files import require_new
 from kohort.models.base import Model, Remarks
 from kohort.models.cluster_names import NoCommonModel, find_cluster
-from kohort.models.files import save_cluster_models, save_model
+from kohort.models.files import save_cluster_models, save_model, save_site_models
 from kohort.privacy.dp.budget import dp_facts
 from kohort.privacy.ledger.ledger import Disclosure, Ledger
 from kohort.privacy.ledger.summary import figures_of_ledger
@@ -143,7 +143,8 @@ class Outcome:
 
         Args:
             frame: A polars, pandas or Arrow table.
-            site: Whose table it is, where the plan's mapping says what a site writes in its own way.
+            site: Whose table it is, where the plan's mapping says what a site writes in its own way; and whose model
+                predicts, where sites have classes that the hub has not.
             cluster: Predict by the model of this cluster instead of the common one.
 
         Returns:
@@ -154,8 +155,16 @@ class Outcome:
             DataError: Columns are missing, or cells hold what the model does not know.
         """
         with speaks_python():
-            model = self.model if cluster is None else self.cluster_model(cluster)
+            model = self._model_of(site) if cluster is None else self.cluster_model(cluster)
             return model.predict(agreed_table(self.plan.data.table_mapping, frame, site))
+
+    def _model_of(self, site: str | None) -> Model:
+        """A site's model where sites have what the hub has not, else the common one."""
+        if site is None or not self.site_models or self.clusters:
+            return self.model
+        if site not in self.site_models:
+            raise ConfigError(f"no model of a site {site!r} is here", hint=nearest(site, self.site_models))
+        return self.site_models[site]
 
     def predict_proba(self, frame: Any, *, site: str | None = None) -> NDArray[Any]:
         """Class probabilities [rows, classes] of a table's rows, in the order of `model.classes`.
@@ -168,7 +177,7 @@ class Outcome:
             ConfigError: The model has none.
         """
         with speaks_python():
-            return self.model.predict_proba(agreed_table(self.plan.data.table_mapping, frame, site))
+            return self._model_of(site).predict_proba(agreed_table(self.plan.data.table_mapping, frame, site))
 
     def evaluate(self, frame: Any, *, by: str | None = None, site: str | None = None) -> dict[str, Any]:
         """All measures on a table that holds the target.
@@ -184,7 +193,7 @@ class Outcome:
         with speaks_python():
             agreed = agreed_table(self.plan.data.table_mapping, frame, site)
             table = agreed if isinstance(agreed, pl.DataFrame) else from_native(agreed)[0]
-            found = evaluate_table(self.model, with_dates(table), by=by, missing="skip")
+            found = evaluate_table(self._model_of(site), with_dates(table), by=by, missing="skip")
         groups = {} if by is None else {"groups": found.groups}
         return {**found.metrics, "rows": found.rows, "skipped": found.skipped, **groups}
 
@@ -369,15 +378,19 @@ def write_model(outcome: Outcome, folder: Path) -> None:
 
 
 def write_site_models(outcome: Outcome, folder: Path) -> None:
-    """Write the models that simulated sites have with their peers, outside the hub's part of the folder.
+    """Write the models that simulated sites have and the hub has not, outside the hub's part of the folder.
 
     Args:
         outcome: The run.
         folder: The run folder.
     """
-    if outcome.site_models:
-        about = {key: value for key, value in _about(outcome, outcome.to_mapping()).items() if key != "disclosed"}
+    if not outcome.site_models:
+        return
+    about = {key: value for key, value in _about(outcome, outcome.to_mapping()).items() if key != "disclosed"}
+    if outcome.clusters:
         save_cluster_models(outcome.site_models, folder, clusters=outcome.clusters, about=about)
+    else:
+        save_site_models(outcome.site_models, folder, about=about)
 
 
 def _about(outcome: Outcome, mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,27 +22,31 @@ __all__ = ["judged_model", "models_of_sites"]
 
 
 def models_of_sites(engine: Engine, result: Result) -> dict[str, Model]:
-    """The models that simulated sites have with their peers.
+    """The models that simulated sites have and the hub has not.
 
     Args:
         engine: The engine of the run.
-        result: What the run gave; its clusters say who has a model.
+        result: What the run gave; it says who has a model.
 
     Returns:
         The models by site; none where sites are other machines, which keep theirs.
     """
     if not isinstance(engine, LocalEngine):
         return {}
+    if result.kept_by:
+        kept = {name: engine.sites[name].kept_model for name in result.kept_by}
+        return {name: model for name, model in kept.items() if model is not None}
     return {name: own_model(engine.sites[name]) for sites in result.clusters.values() for name in sites}
 
 
 def judged_model(
-    model: Model, site_models: Mapping[str, Model], population: Population, usable: NDArray[np.bool_]
+    result: Result, site_models: Mapping[str, Model], population: Population, usable: NDArray[np.bool_]
 ) -> tuple[Model | None, NDArray[np.bool_], tuple[str, ...]]:
-    """What is measured on test rows: the common model, or, where there is none, each row's own site's model.
+    """What is measured on test rows: the common model; with classes that sites alone have, the model of a site; where
+    there is no common model, each row's own site's model.
 
     Args:
-        model: What the hub has.
+        result: What the run gave: what the hub has, and which sites have more.
         site_models: By site, what a simulation has beside it.
         population: The test rows, and the site of each.
         usable: Which test rows a model can read.
@@ -50,8 +54,13 @@ def judged_model(
     Returns:
         What to measure (None: nothing), the test rows to measure it on, and what is to be said about that.
     """
+    model = result.model
     if not isinstance(model, NoCommonModel):
-        return model, usable, ()
+        if not result.kept_by or not site_models:
+            return model, usable, ()
+        # Sites were given the same classes, so one of them speaks for all.
+        name, measured = next(iter(site_models.items()))
+        return measured, usable, (f"test rows were measured with the model and the classes that site {name!r} has",)
     if not site_models or population.test_sites is None:
         return None, usable, ("there is no common model to measure: measure the clusters' models where they are",)
     sites = np.asarray(population.test_sites)

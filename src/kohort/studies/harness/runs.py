@@ -26,7 +26,7 @@ from kohort.studies.harness.found import Found
 from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.domain import learn_domain
 
-__all__ = ["Change", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "run_group", "summarise"]
+__all__ = ["Change", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "has_budget", "run_group", "summarise"]
 
 Tables = Callable[[Plan], dict[str, pl.DataFrame] | None]
 """The tables that replace the plan's own; None keeps those."""
@@ -176,16 +176,17 @@ def run_group(
 ) -> list[R]:
     """Runs of plans that have the same rows at the same sites. A plan alone reads its rows as `kohort run` does."""
     rows = None if tables is None else tables(plans[0])
-    if change is None and len(plans) == 1 and not _has_budget(plans[0]):
+    if change is None and len(plans) == 1 and not has_budget(plans[0]):
         return [summarise(run(plans[0], seed=seed, tables=rows))]
     population = populate(plans[0], Streams.seeded(seed), tables=rows)
     if change is not None:
         population = change(population, Streams.seeded(seed))
     backend, known = SharedRows(population=population), SharedRows(population=declared(population, plans[0]))
-    return [summarise(run(plan, seed=seed, backend=known if _has_budget(plan) else backend)) for plan in plans]
+    return [summarise(run(plan, seed=seed, backend=known if has_budget(plan) else backend)) for plan in plans]
 
 
-def _has_budget(plan: Plan) -> bool:
+def has_budget(plan: Plan) -> bool:
+    """Whether some phase of a plan is differentially private."""
     return any(phase.dp is not None for phase in find_method(plan.method).phases(plan.config, plan.train))
 
 

@@ -157,7 +157,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         # Where the operators approved who trains with whom, a hub cannot put anybody else among them.
         site.find_peer = (trusted if mates is None else {name: trusted[name] for name in mates & {*trusted}}).get
         join_cluster(site, resources.cluster)
-        site.keep_model = _keep_model_of(site, store)
+        site.write_model = _keep_model_of(site, store)
         site.openings = resources.openings
         site.releases = resources.releases
         site.unused = _unused(resources.frame, schema, read)

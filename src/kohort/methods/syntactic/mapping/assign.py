@@ -292,13 +292,13 @@ def _column_arrays(table: ClassTable) -> _ColumnArrays:
     """The cells of all classes as the compiled loops take them."""
     shape = (len(table.columns), table.count)
     arrays = _ColumnArrays(
-        is_number=np.array([isinstance(cells, NumberCells) for cells in table.columns]),
+        is_number=np.array([isinstance(cells, NumberCells) for cells in table.columns], np.bool_),
         low=np.zeros(shape),
         high=np.zeros(shape),
         missing=np.zeros(shape, np.bool_),
         held=np.zeros(shape),
         domain=np.zeros(len(table.columns)),
-        cost=np.array([cells.cost for cells in table.columns]),
+        cost=np.array([cells.cost for cells in table.columns]).reshape(shape),
     )
     for at, cells in enumerate(table.columns):
         if isinstance(cells, NumberCells):

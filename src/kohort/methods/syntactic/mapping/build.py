@@ -55,7 +55,7 @@ def mapping_of(
         data_version: Version of the site's data.
         k: Rows of every class.
         m: Number of items an attacker may know.
-        quasi: Names of the quasi-identifiers.
+        quasi: Names of the quasi-identifiers; there may be none where items are given in classes.
         items: Name of the items column.
         classes: Class of each row, numbered from 0; without it, rows with the same quasi-identifier cells are a class,
             numbered by first occurrence.
@@ -66,23 +66,23 @@ def mapping_of(
         domain: Values that cells are measured against; without it, all released cells.
 
     Raises:
-        ConfigError: No quasi-identifier is named, or a label has no hierarchy.
+        ConfigError: Neither quasi-identifiers nor items in classes are named, or a label has no hierarchy.
         DataError: Rows or columns are absent, or the classes do not match the rows.
         IntegrityError: A class has fewer than k rows.
     """
-    if not quasi:
-        raise ConfigError("a mapping needs a quasi-identifier", hint="Name at least one column")
+    if not quasi and (items is None or classes is None):
+        raise ConfigError("a mapping needs a quasi-identifier, or items in classes", hint="Name at least one column")
     absent = [name for name in (*quasi, *([items] if items else [])) if name not in released.columns]
     if absent or not released.height:
         what = f"lack columns: {', '.join(absent)}" if absent else "are none"
         raise DataError(f"the released rows {what}", hint="Give the table that was released")
     texts = [category_text(released[name]) for name in quasi]
-    of_row = _class_codes(texts, classes)
+    of_row = _class_codes(texts, classes, released.height)
     sizes = np.bincount(of_row)
     if not sizes.all():
         raise DataError("a class has no released row", hint="Number the classes from 0 without gaps")
     first = np.unique(of_row, return_index=True)[1]
-    one_cell = pl.DataFrame(texts).with_columns(pl.Series("", of_row)).unique().height == len(sizes)
+    one_cell = pl.DataFrame([*texts, pl.Series("", of_row)]).unique().height == len(sizes)
     if not one_cell:
         raise DataError("rows of one class were released with different cells", hint="Check the numbers of classes")
     cells = tuple(tuple(text.gather(first).to_list()) for text in texts)
@@ -146,10 +146,12 @@ def union(mappings: Sequence[SiteMapping]) -> JointMapping:
     )
 
 
-def _class_codes(texts: Sequence[pl.Series], given: Sequence[int] | NDArray[np.integer[Any]] | None) -> Integers:
+def _class_codes(
+    texts: Sequence[pl.Series], given: Sequence[int] | NDArray[np.integer[Any]] | None, rows: int
+) -> Integers:
     if given is not None:
         codes = np.asarray(given, np.int64)
-        if codes.shape != (len(texts[0]),) or codes.min() < 0:
+        if codes.shape != (rows,) or codes.min() < 0:
             raise DataError("the numbers of classes do not match the rows", hint="Give one number from 0 a row")
         return codes
     combined = pl.DataFrame(texts).select(pl.struct(pl.all()).rank("dense")).to_series().to_numpy()

@@ -142,7 +142,7 @@ class JointMapping:
 def _problem(mapping: SiteMapping) -> str:
     """What is wrong with a mapping, without a value of it; empty when nothing is."""
     groups, count = mapping.groups, len(mapping.sizes)
-    if mapping.k < 1 or mapping.m < 0 or not count or not mapping.columns:
+    if mapping.k < 1 or mapping.m < 0 or not count or not (mapping.columns or mapping.items):
         return "has no k, no m, no class or no column"
     if len(set(mapping.quasi)) < len(mapping.columns) or mapping.items in mapping.quasi:
         return "names a column twice"

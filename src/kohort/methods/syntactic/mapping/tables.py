@@ -135,7 +135,7 @@ def column_weights(mapping: JointMapping, weights: Mapping[str, float] | None) -
     """The weight of each quasi-identifier and of the items; by default 1 / columns each, and 1 for the items."""
     names = [column.name for column in mapping.columns]
     if weights is None:
-        return np.full(len(names), 1.0 / len(names)), 1.0
+        return np.full(len(names), 1.0 / max(len(names), 1)), 1.0
     known = [*names, *([mapping.items] if mapping.items else [])]
     for name in weights:
         if name not in known:
