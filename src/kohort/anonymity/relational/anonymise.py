@@ -31,6 +31,7 @@ import polars as pl
 
 from kohort.anonymity.relational.algorithms.mondrian import Split
 from kohort.anonymity.relational.classes import ClassOptions, FormedClasses, form_classes, leave_rows_out
+from kohort.anonymity.relational.codes import categories
 from kohort.anonymity.relational.coding import Coding, coded_numbers
 from kohort.anonymity.relational.keep_exact import split_exact
 from kohort.anonymity.relational.population import PopulationRule, k_of_risk, nothing_shown, sizes_to_try
@@ -191,7 +192,8 @@ def anonymise(
         t=t, t_kind=t_kind, alpha=alpha, beta=beta, beta_kind=beta_kind, delta=delta,
     )  # fmt: skip
     require_feasible(rule, private)
-    coded = code_table(table, quasi, by_value=algorithm == "thesis")
+    texts = [categories(source[name]) for name in source.columns if source.schema[name] == pl.String]
+    coded = code_table(table.with_columns(texts), quasi, by_value=algorithm == "thesis")
     problem = Problem(coded, private, rule, weights=_weights(weights, coded), max_set=max_set)
     options = ClassOptions(
         algorithm=algorithm,
@@ -214,7 +216,7 @@ def anonymise(
     out, kept, problems = verdict.frame, verdict.kept, verdict.problems
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
-    report = figures(source, verdict, made.cells, made.hierarchies, sensitive, target)
+    report = figures(source.with_columns(texts), verdict, made.cells, made.hierarchies, sensitive, target)
     classes = made.partition.labels[kept]
     return Anonymised(
         frame=_as_given(out if person is None else out.drop(person), frame, kind, table, given, kept, made, coding),

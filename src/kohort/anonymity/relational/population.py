@@ -121,4 +121,4 @@ def nothing_shown(problem: Problem) -> FormedClasses:
         ColumnCells(column.name, (SUPPRESSED,), np.zeros(1, np.int64), True) for column in problem.table.columns
     )
     everybody = Partition.of_labels(np.zeros(rows, np.int64))
-    return FormedClasses(everybody, lambda: cells, np.zeros(0, np.int64), {}, "none", 1.0)
+    return FormedClasses(everybody, lambda: cells, np.zeros(0, np.int64), {}, "none", lambda: 1.0)
