@@ -90,7 +90,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
 def test_levels_between_commas_are_refused_before_any_value_is_missed(tmp_path: Path) -> None:
     path = tmp_path / "town.csv"
     path.write_text("A,north,*\nB,north,*\n")
-    with pytest.raises(DataError, match="no line of .* has a ;") as refused:
+    with pytest.raises(DataError, match=r"no line of .* has a ;") as refused:
         Hierarchy.read(path)
     assert "not a comma" in str(refused.value.hint)
     path.write_text("Washington, DC;east;*\n")

@@ -36,7 +36,15 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.tables.cells import canonical_text
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["ChosenRho", "ClassOptions", "FormedClasses", "choose_rhos", "form_classes", "leave_rows_out"]
+__all__ = [
+    "ChosenRho",
+    "ClassOptions",
+    "FormedClasses",
+    "choose_rhos",
+    "form_classes",
+    "leave_rows_out",
+    "with_partition",
+]
 
 ChosenRho = tuple[float, Hierarchy, ColumnCells]
 NOBODY: Integers = np.zeros(0, np.int64)
@@ -230,12 +238,26 @@ def leave_rows_out(problem: Problem, made: FormedClasses, options: ClassOptions,
         already=made.suppressed,
         cuts=made.cuts,
     )
-    if made.steps is not None:
-        labels = label_cells(problem.table, partition, made.steps)
-        return replace(made, partition=partition, suppressed=left, make_cells=lambda: labels)
-    return replace(
-        _by_sets(problem, options, partition, made.algorithm), suppressed=left, make_loss=made.make_loss, notes=made.notes
-    )
+    return replace(with_partition(problem, made, options, partition), suppressed=left, make_loss=made.make_loss)
+
+
+def with_partition(problem: Problem, made: FormedClasses, options: ClassOptions, partition: Partition) -> FormedClasses:
+    """Other classes in the place of those that were formed, with cells of the same kind.
+
+    Args:
+        problem: The coded table and the rule.
+        made: Classes and their cells.
+        options: How they were formed.
+        partition: The other classes.
+
+    Returns:
+        The classes and their cells, as narrow as these allow.
+    """
+    if made.steps is None:
+        return replace(_by_sets(problem, options, partition, made.algorithm), notes=made.notes)
+    labels, steps = label_cells(problem.table, partition, made.steps), made.steps
+    loss = cache(lambda: _label_loss(problem, steps, partition))
+    return replace(made, partition=partition, make_cells=lambda: labels, make_loss=loss)
 
 
 def _date_hierarchies(table: CodedTable) -> dict[str, Hierarchy]:
