@@ -6,11 +6,12 @@ from datetime import datetime
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.examples import examples
 
-from kohort.anonymity import coded_frame
+from kohort.anonymity import row_keys
 from kohort.anonymity.coded_frame import CodedFrame
 from kohort.anonymity.relational.codes import ranked
 
@@ -50,11 +51,9 @@ def test_a_code_is_the_rank_of_a_value_null_first(column):
        largest=st.sampled_from([4, 1 << 62]))  # fmt: skip
 def test_rows_share_a_class_if_and_only_if_they_share_their_values(rows, largest):
     frame = pl.DataFrame({name: pl.Series([row[at] for row in rows], dtype=pl.Int64) for at, name in enumerate("abc")})
-    before, coded_frame.LARGEST_KEY = coded_frame.LARGEST_KEY, largest
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_keys, "LARGEST_KEY", largest)
         found = CodedFrame(frame).classes(["a", "b", "c"])
-    finally:
-        coded_frame.LARGEST_KEY = before
     for i, one in enumerate(rows):
         for j, other in enumerate(rows):
             assert (found.of_row[i] == found.of_row[j]) == (one == other)

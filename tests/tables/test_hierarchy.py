@@ -87,6 +87,16 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read_hierarchies(tmp_path / "empty")
 
 
+def test_levels_between_commas_are_refused_before_any_value_is_missed(tmp_path: Path) -> None:
+    path = tmp_path / "town.csv"
+    path.write_text("A,north,*\nB,north,*\n")
+    with pytest.raises(DataError, match=r"no line of .* has a ;") as refused:
+        Hierarchy.read(path)
+    assert "not a comma" in str(refused.value.hint)
+    path.write_text("Washington, DC;east;*\n")
+    assert Hierarchy.read(path).values == ("Washington, DC",)
+
+
 def test_the_published_adult_hierarchies() -> None:
     folder = Path(os.environ.get("KOHORT_DATA", "")) / "hierarchies" / "adult"
     if not os.environ.get("KOHORT_DATA") or not folder.is_dir():

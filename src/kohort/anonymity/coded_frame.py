@@ -15,14 +15,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.checker.sensitive import value_codes
+from kohort.anonymity.row_keys import fold_codes, key_order
 
-__all__ = ["CodedFrame", "OrderedClasses"]
+__all__ = ["TEXTS", "CodedFrame", "OrderedClasses"]
 
 Integers = NDArray[np.integer[Any]]
 
-LARGEST_KEY = 1 << 62
 # Times the rows: a range of whole numbers that is small enough to have an entry each.
 SMALL_RANGE = 4
+TEXTS = (pl.String, pl.Categorical)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,21 +86,11 @@ class CodedFrame:
 
     def classes(self, names: Sequence[str]) -> OrderedClasses:
         """Classes of rows that have the same values in some columns."""
-        key: NDArray[np.int64] = np.zeros(self.height, np.int64)
-        span = 1
-        for name in names:
-            codes, count = self.codes(name), self.distinct(name)
-            if span * count > LARGEST_KEY:
-                known, key = np.unique(key, return_inverse=True)
-                span = len(known)
-            key *= count
-            key += codes
-            span *= count
-        order = np.argsort(key)
-        begins = np.diff(key[order], prepend=-1) != 0
+        parts = ((self.distinct(name), self.codes(name)) for name in names)
+        order, first = key_order(fold_codes(parts, np.zeros(self.height, np.int64)))
         of_row = np.empty(self.height, np.int64)
-        of_row[order] = np.cumsum(begins) - 1
-        return OrderedClasses(of_row, order, np.flatnonzero(begins))
+        of_row[order] = np.repeat(np.arange(len(first)), np.diff(first, append=self.height))
+        return OrderedClasses(of_row, order, first)
 
     def _coded(self, name: str) -> tuple[Integers, int]:
         if name not in self._codes:
@@ -109,7 +100,7 @@ class CodedFrame:
 
 def _codes_of(column: pl.Series) -> tuple[Integers, int]:
     """Codes without gaps and their number: texts by one pass over a hash table, all else by rank."""
-    if column.dtype == pl.String:
+    if column.dtype in TEXTS:
         numbers = column.cast(pl.Categorical).to_physical()
     elif column.dtype.is_integer() and column.dtype != pl.UInt64:
         whole = column.cast(pl.Int64)
@@ -127,5 +118,5 @@ def _codes_of(column: pl.Series) -> tuple[Integers, int]:
     count = int(np.count_nonzero(held))
     if held[:count].all():
         return codes, count
-    dense: Integers = (np.cumsum(held) - 1)[codes]
+    dense: Integers = (np.cumsum(held, dtype=np.uint32) - np.uint32(1))[codes]
     return dense, count

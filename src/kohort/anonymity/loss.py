@@ -27,7 +27,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.checker.classes import as_frame, group_rows, require_columns, sorted_distinct
-from kohort.anonymity.coded_frame import CodedFrame, OrderedClasses
+from kohort.anonymity.coded_frame import TEXTS, CodedFrame, OrderedClasses
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Label, canonical_text, parse_cell
 from kohort.tables.hierarchy import Hierarchy
@@ -110,8 +110,8 @@ def ncp_and_entropy(
     """`ncp`, and the corrected `entropy_loss` of the kept rows, every column coded once for both.
 
     Args:
-        before: The input table.
-        after: The released table.
+        before: The input table, texts as they are or as categories.
+        after: The released table, likewise.
         quasi: Names of the quasi-identifiers.
         target: The column that associations are with; None: no entropy loss.
         kept: Row number in `before` of each row of `after`.
@@ -124,8 +124,9 @@ def ncp_and_entropy(
         ConfigError: No quasi-identifier is named, or the hierarchy of a label is not given.
         DataError: A column is absent, or `kept` does not match the tables.
     """
-    source, released = CodedFrame(before), CodedFrame(_released(after, before, quasi))
+    source, released = CodedFrame(before), CodedFrame(after)
     names = require_columns(before, quasi)
+    require_columns(after, names)
     rows = _kept_rows(before.height, after.height, kept)
     by_column = _ncp(source, released, names, rows, hierarchies)
     lost = None if target is None else _entropy_loss(source, released, names, target, rows=rows, corrected=True)
@@ -165,17 +166,19 @@ def theils_u(frame: Any, *, of: str, given: str, corrected: bool = False) -> flo
 
 
 def _theils_u(of: Integers, given: Integers, *, corrected: bool) -> float:
-    of_counts, given_counts = np.bincount(of), np.bincount(given)
+    values, targets = int(given.max(initial=0)) + 1, int(of.max(initial=0)) + 1
+    joint = given.astype(np.int64) * targets + of
+    if values * targets <= 4 * len(of):
+        table = np.bincount(joint, minlength=values * targets).reshape(values, targets)
+        counts, of_counts, given_counts = table.ravel(), table.sum(axis=0), table.sum(axis=1)
+    else:
+        counts, of_counts, given_counts = np.unique(joint, return_counts=True)[1], np.bincount(of), np.bincount(given)
     whole = _entropy(of_counts)
     if whole == 0.0:
         return 0.0
-    joint = given.astype(np.int64) * len(of_counts) + of
-    cells = len(given_counts) * len(of_counts)
-    counts = np.bincount(joint) if cells <= 4 * len(of) else np.unique(joint, return_counts=True)[1]
     information = whole + _entropy(given_counts) - _entropy(counts)
     if corrected:
-        values, targets = np.count_nonzero(given_counts), np.count_nonzero(of_counts)
-        information -= (targets - 1) * (values - 1) / (2 * len(of))
+        information -= (np.count_nonzero(of_counts) - 1) * (np.count_nonzero(given_counts) - 1) / (2 * len(of))
     return float(min(max(information / whole, 0.0), 1.0))
 
 
@@ -292,7 +295,7 @@ def _penalty(
     else:
         by_class = _category_penalties(source.codes(name, rows), distinct, classes)
     marks: dict[int, str] = {}
-    if shown.dtype == pl.String:
+    if shown.dtype in TEXTS:
         marks = {code: text for code, text in enumerate(released.values(name)) if text is not None and _is_mark(text)}
     if not marks and not shown.null_count():
         return float((by_class * classes.sizes).sum())
@@ -327,7 +330,8 @@ def _number_penalties(whole: pl.Series, rows: NDArray[np.int64], classes: Ordere
 def _category_penalties(codes: Integers, distinct: int, classes: OrderedClasses) -> Floats:
     span = int(codes.max()) + 1
     if span <= BITS:
-        held = classes.reduced(np.bitwise_or, np.left_shift(np.uint64(1), codes.astype(np.uint64)))
+        ordered = codes.astype(np.uint8)[classes.order]
+        held = np.bitwise_or.reduceat(np.left_shift(np.uint64(1), ordered.astype(np.uint64)), classes.first)
         in_class = np.bitwise_count(held).astype(np.int64)
     else:
         pairs = sorted_distinct(classes.of_row * span + codes)
@@ -348,9 +352,10 @@ def _with_marks(
     whole, shown = source.frame[name], released.frame[name]
     codes = released.codes(name)
     changed = np.ones(len(codes), np.bool_)
-    if whole.dtype == pl.String:
+    if whole.dtype in TEXTS:
         # A value released as it came in may look like a mark without being one.
-        changed = ~(shown == _taken(whole, rows)).fill_null(False).to_numpy()
+        texts = shown.cast(pl.String), _taken(whole, rows).cast(pl.String)
+        changed = ~(texts[0] == texts[1]).fill_null(False).to_numpy()
     penalty = np.full(released.distinct(name), np.nan)
     for code in np.unique(codes[changed]).tolist():
         if code in marks:

@@ -70,6 +70,8 @@ class Hierarchy:
             rows = [tuple(row) for row in csv.reader(io.StringIO(text, newline=""), delimiter=";") if row]
         except csv.Error:
             raise DataError(f"{str(path)!r} is not a hierarchy file", hint="Use ; between levels") from None
+        if rows and all(len(row) == 1 and "," in row[0] for row in rows):
+            raise DataError(f"no line of {str(path)!r} has a ; in it", hint="Use ; between levels, not a comma")
         return cls(column if column is not None else _column_of(source), tuple(dict.fromkeys(rows)))
 
     def write(self, path: str | Path, *, force: bool = False) -> None:

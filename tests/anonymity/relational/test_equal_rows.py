@@ -13,7 +13,7 @@ from tests.reference.partitions import meets
 from tests.support.anonymity_tables import RULES, as_sets, problem_of, tables
 from tests.support.examples import examples
 
-from kohort.anonymity.relational import equal_rows as module
+from kohort.anonymity import row_keys
 from kohort.anonymity.relational import makers
 from kohort.anonymity.relational.algorithms.cluster import cluster, cluster_rest
 from kohort.anonymity.relational.anonymise import anonymise
@@ -27,12 +27,10 @@ def test_rows_share_a_number_if_and_only_if_all_their_codes_are_equal(frame, lar
     table = problem_of(frame, Rule(k=2)).table
     rows = [tuple(codes) for codes in table.codes.T.tolist()]
     groups = np.arange(len(rows)) % 2
-    before, module.LARGEST_KEY = module.LARGEST_KEY, largest
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_keys, "LARGEST_KEY", largest)
         found = equal_rows(table, groups, np.arange(len(rows)))
         alike = exact_classes(table).labels
-    finally:
-        module.LARGEST_KEY = before
     for i, j in product(range(len(rows)), repeat=2):
         assert (found[i] == found[j]) == (rows[i] == rows[j] and groups[i] == groups[j])
         assert (alike[i] == alike[j]) == (rows[i] == rows[j])

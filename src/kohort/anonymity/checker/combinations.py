@@ -30,6 +30,8 @@ Integers = NDArray[np.int64]
 SLICE_ROWS = 1 << 21
 LARGEST_PART = 1 << 27
 SMALL_TABLE = 1 << 14
+# Rows up to which a table is counted at once: half the processor time, more memory.
+COUNTED_AT_ONCE = 1 << 20
 COUNT, PLACE = "count", "place"
 
 
@@ -227,7 +229,7 @@ def _counted(rows: pl.LazyFrame, columns: list[str], height: int) -> pl.DataFram
     """Each combination once, with its rows."""
     count = pl.len().cast(pl.Int64).alias(COUNT)
     counted = rows.group_by(columns).agg(count) if columns else rows.select(count)
-    return counted.collect(engine="in-memory" if height <= SMALL_TABLE else "streaming")
+    return counted.collect(engine="in-memory" if height <= COUNTED_AT_ONCE else "streaming")
 
 
 def _hash(columns: Sequence[str]) -> pl.Expr:

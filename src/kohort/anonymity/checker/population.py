@@ -25,7 +25,7 @@ from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, parse_cell
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["InPopulation", "in_population", "unmet_in_population"]
+__all__ = ["InPopulation", "in_population", "rows_unmet_in_population", "unmet_in_population"]
 
 TOLERANCE = 1e-9
 
@@ -82,36 +82,119 @@ def in_population(
         >>> in_population(shown, pl.DataFrame({"age": [22, 25, 30, 41]}), quasi=["age"]).k_map
         3
     """
-    table, people = as_frame(released), as_frame(population)
-    names = require_columns(table, quasi)
-    require_columns(people, names)
-    classes = group_rows(table, names)
-    if persons is None:
-        held = classes.sizes
-    else:
-        pairs = pl.DataFrame({"class": classes.of_row, "person": table[persons]}).unique()
-        held = np.bincount(pairs["class"].to_numpy(), minlength=classes.count)
-    _, first = np.unique(classes.of_row, return_index=True)
-    keys = people.select(names).group_by(names).len("people of the population")
-    sizes = keys["people of the population"].to_numpy().astype(np.int64)
-    columns = [_column(table[name][first], keys[name], (hierarchies or {}).get(name)) for name in names]
-    candidates = np.zeros(classes.count, np.int64)
-    low, high = np.zeros(len(sizes)), np.zeros(len(sizes))
-    for number in range(classes.count):
-        covered = np.ones(len(sizes), np.bool_)
-        for covers, cell_of, value_of in columns:
-            covered &= covers[cell_of[number]][value_of]
-        candidates[number] = sizes[covered].sum()
-        chance = held[number] / candidates[number] if candidates[number] else 0.0
-        high[covered] += chance
-        low[covered] = np.maximum(low[covered], chance)
+    found = _Counted.of(released, population, quasi, hierarchies, persons)
+    low, high = found.chances()
     return InPopulation(
-        population=int(sizes.sum()),
-        k_map=int(candidates.min()),
+        population=int(found.sizes.sum()),
+        k_map=int(found.candidates.min()),
         presence_low=float(low.min()),
         presence_high=min(float(high.max()), 1.0),
-        short=int((candidates < held).sum()),
+        short=int((found.candidates < found.held).sum()),
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Counted:
+    """The classes of a release beside the population, whose persons of equal values are one key.
+
+    Attributes:
+        of_row: Class of each released row.
+        held: Released rows, or persons, of each class.
+        candidates: Persons of the population that each class may stand for.
+        sizes: Persons of each key.
+        columns: Of each quasi-identifier, whether a cell covers a value, the cell of each class, the value of each key.
+    """
+
+    of_row: NDArray[np.int64]
+    held: NDArray[np.int64]
+    candidates: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    columns: list[tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]]
+
+    @classmethod
+    def of(
+        cls,
+        released: Any,
+        population: Any,
+        quasi: Sequence[str],
+        hierarchies: Mapping[str, Hierarchy] | None,
+        persons: str | None,
+    ) -> _Counted:
+        table, people = as_frame(released), as_frame(population)
+        names = require_columns(table, quasi)
+        require_columns(people, names)
+        classes = group_rows(table, names)
+        held = classes.sizes
+        if persons is not None:
+            pairs = pl.DataFrame({"class": classes.of_row, "person": table[persons]}).unique()
+            held = np.bincount(pairs["class"].to_numpy(), minlength=classes.count)
+        _, first = np.unique(classes.of_row, return_index=True)
+        keys = people.select(names).group_by(names).len("people of the population")
+        sizes = keys["people of the population"].to_numpy().astype(np.int64)
+        columns = [_column(table[name][first], keys[name], (hierarchies or {}).get(name)) for name in names]
+        found = cls(of_row=classes.of_row, held=held, candidates=np.zeros(classes.count, np.int64), sizes=sizes,
+                    columns=columns)  # fmt: skip
+        for number in range(classes.count):
+            found.candidates[number] = sizes[found.covered(number)].sum()
+        return found
+
+    def covered(self, number: int) -> NDArray[np.bool_]:
+        """Whether a class covers each key."""
+        found = np.ones(len(self.sizes), np.bool_)
+        for covers, cell_of, value_of in self.columns:
+            found &= covers[cell_of[number]][value_of]
+        return found
+
+    def chance(self, number: int) -> float:
+        """The chance to be in the release that a class gives each of its candidates."""
+        return float(self.held[number] / self.candidates[number]) if self.candidates[number] else 0.0
+
+    def chances(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """For each key, the largest chance that one class gives, and the sum over classes."""
+        low, high = np.zeros(len(self.sizes)), np.zeros(len(self.sizes))
+        for number in range(len(self.held)):
+            covered = self.covered(number)
+            high[covered] += self.chance(number)
+            low[covered] = np.maximum(low[covered], self.chance(number))
+        return low, high
+
+
+def rows_unmet_in_population(
+    released: Any,
+    population: Any,
+    *,
+    quasi: Sequence[str],
+    hierarchies: Mapping[str, Hierarchy] | None = None,
+    persons: str | None = None,
+    k_map: int = 0,
+    presence: tuple[float, float] | None = None,
+) -> NDArray[np.bool_]:
+    """Which released rows are in classes that have too few candidates, or tell too surely who is in the release.
+
+    Args:
+        released: The released table.
+        population: The population, one row per person.
+        quasi: Names of the quasi-identifiers.
+        hierarchies: Hierarchies of the columns that were released as taxonomy labels.
+        persons: Column of the released table that says whom a row is about.
+        k_map: Fewest candidates of a class; 0 asks for nothing.
+        presence: Bounds of the chance to be in the release; None asks for nothing. That persons are below the lower
+            one is the fault of no class.
+
+    Returns:
+        True for the rows of such classes.
+
+    Raises:
+        ConfigError: As for `in_population`.
+        DataError: As for `in_population`.
+    """
+    found = _Counted.of(released, population, quasi, hierarchies, persons)
+    wrong = (found.candidates < found.held) | (found.candidates < k_map)
+    if presence is not None:
+        surely = found.chances()[1] > presence[1] + TOLERANCE
+        wrong |= np.array([bool((found.covered(number) & surely).any()) for number in range(len(wrong))])
+    rows: NDArray[np.bool_] = wrong[found.of_row]
+    return rows
 
 
 def unmet_in_population(

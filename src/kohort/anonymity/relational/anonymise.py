@@ -31,7 +31,9 @@ import polars as pl
 
 from kohort.anonymity.relational.algorithms.mondrian import Split
 from kohort.anonymity.relational.classes import ClassOptions, FormedClasses, form_classes, leave_rows_out
+from kohort.anonymity.relational.codes import categories
 from kohort.anonymity.relational.coding import Coding, coded_numbers
+from kohort.anonymity.relational.joining import joined_until_met
 from kohort.anonymity.relational.keep_exact import split_exact
 from kohort.anonymity.relational.population import PopulationRule, k_of_risk, nothing_shown, sizes_to_try
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
@@ -191,7 +193,8 @@ def anonymise(
         t=t, t_kind=t_kind, alpha=alpha, beta=beta, beta_kind=beta_kind, delta=delta,
     )  # fmt: skip
     require_feasible(rule, private)
-    coded = code_table(table, quasi, by_value=algorithm == "thesis")
+    texts = [categories(source[name]) for name in source.columns if source.schema[name] == pl.String]
+    coded = code_table(table.with_columns(texts), quasi, by_value=algorithm == "thesis")
     problem = Problem(coded, private, rule, weights=_weights(weights, coded), max_set=max_set)
     options = ClassOptions(
         algorithm=algorithm,
@@ -210,11 +213,11 @@ def anonymise(
     def judge(made: FormedClasses) -> Verdict:
         return verify(made, table, quasi, sensitive, rule, person, people)
 
-    made, verdict, tried = _first_verified(table, problem, options, people, judge, keep_exact)
+    made, verdict, tried = _first_verified(table, problem, options, people, judge, keep_exact, person)
     out, kept, problems = verdict.frame, verdict.kept, verdict.problems
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
-    report = figures(source, verdict, made.cells, made.hierarchies, sensitive, target)
+    report = figures(source.with_columns(texts), verdict, made.cells, made.hierarchies, sensitive, target)
     classes = made.partition.labels[kept]
     return Anonymised(
         frame=_as_given(out if person is None else out.drop(person), frame, kind, table, given, kept, made, coding),
@@ -270,15 +273,28 @@ def _first_verified(
     people: PopulationRule,
     judge: Callable[[FormedClasses], Verdict],
     keep_exact: KeepExact,
+    person: str | None,
 ) -> tuple[FormedClasses, Verdict, dict[str, float]]:
-    """The first classes that hold, from the smallest on; what is wrong where none does; and what `auto` tried."""
+    """The first classes that hold, from the smallest on; what is wrong where none does; and what `auto` tried.
+
+    Beside a population, smaller classes that fail are joined where they do, and the least loss is kept.
+    """
+    held: list[tuple[FormedClasses, Verdict, dict[str, float]]] = []
+    failed: list[tuple[Problem, ClassOptions, FormedClasses, dict[str, float]]] = []
     for larger in sizes_to_try(problem, people):
         sized = replace(options, finish=_finisher(larger, keep_exact))
         found = form_classes(table, larger, sized)
         made, verdict = _best_verified(table, larger, sized, found, judge)
         tried = {one.algorithm: one.loss for one in found} if len(found) > 1 else {}
         if not verdict.problems or people.frame is None:
-            return made, verdict, tried
+            held.append((made, verdict, tried))
+            break
+        failed = [*failed[:1], (larger, sized, made, tried)]
+    for larger, sized, made, tried in failed:  # the smallest classes, and the largest that fail
+        joined = joined_until_met(larger, sized, made, people, judge, person)
+        held += [] if joined is None else [(*joined, tried)]
+    if held:
+        return min(held, key=lambda one: one[0].loss)
     made = nothing_shown(problem)
     return made, judge(made), {}
 

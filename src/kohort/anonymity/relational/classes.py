@@ -36,12 +36,18 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.tables.cells import canonical_text
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["ChosenRho", "ClassOptions", "FormedClasses", "choose_rhos", "form_classes", "leave_rows_out"]
+__all__ = [
+    "ChosenRho",
+    "ClassOptions",
+    "FormedClasses",
+    "choose_rhos",
+    "form_classes",
+    "leave_rows_out",
+    "with_partition",
+]
 
 ChosenRho = tuple[float, Hierarchy, ColumnCells]
 NOBODY: Integers = np.zeros(0, np.int64)
-# What rounding may change of a mean loss.
-LEAST = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +91,7 @@ class FormedClasses:
         suppressed: Rows that are left out.
         hierarchies: The hierarchies that released labels come from.
         algorithm: Name of the algorithm that formed the classes.
-        loss: Mean loss over rows and quasi-identifiers of the cells, weighted, before rows are left out.
+        make_loss: Computes `loss`, which nobody asks for where one way alone was tried.
         steps: The hierarchy levels of the labels; None where intervals and sets are released.
         notes: What was left undone.
         cuts: The problem with codes in the order in which classes are cut; None for that of the table.
@@ -96,7 +102,7 @@ class FormedClasses:
     suppressed: Integers
     hierarchies: Mapping[str, Hierarchy]
     algorithm: str
-    loss: float
+    make_loss: Callable[[], float]
     steps: tuple[HierarchyLevels, ...] | None = None
     notes: tuple[str, ...] = ()
     cuts: Problem | None = None
@@ -105,6 +111,11 @@ class FormedClasses:
     def cells(self) -> tuple[ColumnCells, ...]:
         """The released cells, by column and class."""
         return self.make_cells()
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over rows and quasi-identifiers of the cells, weighted, before rows are left out."""
+        return self.make_loss()
 
 
 def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> list[FormedClasses]:
@@ -137,7 +148,7 @@ def form_classes(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -
     if chosen != "auto":
         return [_by_technique(frame, problem, options, chosen)]
     made = _makers(frame, problem, options)
-    return sorted(made, key=lambda one: one.loss)
+    return sorted(made, key=lambda one: one.loss) if len(made) > 1 else made
 
 
 def _makers(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> list[FormedClasses]:
@@ -152,7 +163,9 @@ def _makers(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> lis
     best, name = found[0]
     found[0] = refine(problem, best, steps), name
     made = [_by_sets(problem, options, options.finish(partition), maker) for partition, maker in found]
-    notes = chosen.notes + too_many_pairs(problem, best) if _needs_moves(problem, made[0]) else chosen.notes
+    notes, unmoved = chosen.notes, too_many_pairs(problem, best)
+    if unmoved and _needs_moves(problem, made[0]):
+        notes += unmoved
     if chosen.lattice:
         made.append(_by_lattice(frame, problem, replace(options, hierarchies="intervals")))
     return [replace(one, notes=(*one.notes, *notes)) for one in made]
@@ -163,7 +176,8 @@ def _needs_moves(problem: Problem, made: FormedClasses) -> bool:
     are suppressed, which makers of k rows alone do not look at."""
     if problem.requirements is not None or problem.max_set is None:
         return problem.requirements is not None
-    return made.loss > replace(problem, max_set=None).mean_loss(made.partition) + LEAST
+    sets = zip(problem.table.columns, made.cells, strict=True)
+    return any(cells.suppressed.any() for column, cells in sets if not column.is_number)
 
 
 def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name: str) -> FormedClasses:
@@ -179,13 +193,15 @@ def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name
         means = options.means
         return tuple(mean_cells(problem.table, partition, one) if one.name in means else one for one in by_calendar)
 
-    loss = loss_of(problem, partition, _date_steps(problem)) if dates else problem.mean_loss(partition)
-    return FormedClasses(partition, cache(shown), NOBODY, dates, name, loss)
+    def loss() -> float:
+        return loss_of(problem, partition, _date_steps(problem)) if dates else problem.mean_loss(partition)
+
+    return FormedClasses(partition, cache(shown), NOBODY, dates, name, cache(loss))
 
 
 def _by_technique(frame: pl.DataFrame, problem: Problem, options: ClassOptions, name: str) -> FormedClasses:
     partition = options.finish(find_class_technique(name)(problem, options.cuts))
-    loss = problem.mean_loss(partition)
+    loss = cache(lambda: problem.mean_loss(partition))
     if options.hierarchies != "auto":
         given = _hierarchies(frame, problem, options)
         steps = levels_by_column(problem.table, given, problem.weights)
@@ -222,12 +238,26 @@ def leave_rows_out(problem: Problem, made: FormedClasses, options: ClassOptions,
         already=made.suppressed,
         cuts=made.cuts,
     )
-    if made.steps is not None:
-        labels = label_cells(problem.table, partition, made.steps)
-        return replace(made, partition=partition, suppressed=left, make_cells=lambda: labels)
-    return replace(
-        _by_sets(problem, options, partition, made.algorithm), suppressed=left, loss=made.loss, notes=made.notes
-    )
+    return replace(with_partition(problem, made, options, partition), suppressed=left, make_loss=made.make_loss)
+
+
+def with_partition(problem: Problem, made: FormedClasses, options: ClassOptions, partition: Partition) -> FormedClasses:
+    """Other classes in the place of those that were formed, with cells of the same kind.
+
+    Args:
+        problem: The coded table and the rule.
+        made: Classes and their cells.
+        options: How they were formed.
+        partition: The other classes.
+
+    Returns:
+        The classes and their cells, as narrow as these allow.
+    """
+    if made.steps is None:
+        return replace(_by_sets(problem, options, partition, made.algorithm), notes=made.notes)
+    labels, steps = label_cells(problem.table, partition, made.steps), made.steps
+    loss = cache(lambda: _label_loss(problem, steps, partition))
+    return replace(made, partition=partition, make_cells=lambda: labels, make_loss=loss)
 
 
 def _date_hierarchies(table: CodedTable) -> dict[str, Hierarchy]:
@@ -377,7 +407,7 @@ def _at_levels(frame: pl.DataFrame, problem: Problem, options: ClassOptions, ask
         for levels, level, codes in zip(steps, node, problem.table.codes, strict=True)
     )
     return FormedClasses(
-        partition, lambda: cells, NOBODY, given, "lattice", _label_loss(problem, steps, partition), steps
+        partition, lambda: cells, NOBODY, given, "lattice", lambda: _label_loss(problem, steps, partition), steps
     )
 
 
@@ -398,7 +428,7 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     partition, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
     cells = label_cells(problem.table, partition, steps)
     loss = _label_loss(problem, steps, partition)
-    return FormedClasses(partition, lambda: cells, left, given, "lattice", loss, steps, notes, ordered)
+    return FormedClasses(partition, lambda: cells, left, given, "lattice", lambda: loss, steps, notes, ordered)
 
 
 def _in_leaf_order(problem: Problem, frame: pl.DataFrame, steps: Sequence[HierarchyLevels]) -> Problem:

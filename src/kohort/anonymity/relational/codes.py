@@ -14,19 +14,25 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-__all__ = ["ranked"]
+__all__ = ["categories", "ranked"]
 
 Integers = NDArray[np.int64]
 
 # Times the rows: a range of whole numbers that is small enough to have an entry each.
 SMALL_RANGE = 4
+TEXTS = (pl.String, pl.Categorical)
+
+
+def categories(column: pl.Series) -> pl.Series:
+    """A column with its texts as categories, so that whoever codes it later need not hash them again."""
+    return column.cast(pl.Categorical) if column.dtype == pl.String else column
 
 
 def ranked(column: pl.Series) -> tuple[Integers, pl.Series]:
     """The code of each row, and the value of each code.
 
     Args:
-        column: Texts, numbers, truth values, dates or times.
+        column: Texts, as they are or as categories, numbers, truth values, dates or times.
 
     Returns:
         Codes from 0 on, and the distinct values in their order, null first if there is one.
@@ -43,7 +49,8 @@ def ranked(column: pl.Series) -> tuple[Integers, pl.Series]:
     row[codes] = np.arange(len(codes))
     held = np.flatnonzero(row >= 0)
     values = column.gather(row[held])
-    if column.dtype == pl.String:
+    if column.dtype in TEXTS:
+        values = values.cast(pl.String)
         order = values.arg_sort(nulls_last=False).to_numpy()
         held, values = held[order], values.gather(order)
     elif nulls:
@@ -55,7 +62,7 @@ def ranked(column: pl.Series) -> tuple[Integers, pl.Series]:
 
 def _places(column: pl.Series) -> pl.Series | None:
     """A number of its own for each value, in their order but for texts; None where there could be too many."""
-    if column.dtype == pl.String:
+    if column.dtype in TEXTS:
         return column.cast(pl.Categorical).to_physical()
     if column.dtype == pl.Boolean:
         return column.cast(pl.UInt32)

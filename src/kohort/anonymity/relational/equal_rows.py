@@ -5,15 +5,12 @@ Guarantee: two rows share a number if and only if all their codes are equal; num
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition
+from kohort.anonymity.row_keys import fold_codes, key_order
 
 __all__ = ["equal_rows", "exact_classes"]
-
-LARGEST_KEY = 1 << 62
 
 
 def equal_rows(table: CodedTable, groups: Integers, rows: Integers) -> Integers:
@@ -27,28 +24,13 @@ def equal_rows(table: CodedTable, groups: Integers, rows: Integers) -> Integers:
     Returns:
         The numbers, without gaps.
     """
-    span = int(groups.max(initial=0)) + 1
     parts = ((column.distinct, codes[rows]) for column, codes in zip(table.columns, table.codes, strict=True))
-    return np.unique(_folded(groups, span, parts), return_inverse=True)[1].astype(np.int64)
+    key = fold_codes(parts, groups, int(groups.max(initial=0)) + 1)
+    return np.unique(key, return_inverse=True)[1].astype(np.int64)
 
 
 def exact_classes(table: CodedTable) -> Partition:
     """The classes of rows that agree in every quasi-identifier, as they are before anything is generalised."""
     parts = ((column.distinct, codes) for column, codes in zip(table.columns, table.codes, strict=True))
-    key = _folded(np.zeros(table.rows, np.int64), 1, parts)
-    order = np.argsort(key, kind="stable")
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    order, starts = key_order(fold_codes(parts, np.zeros(table.rows, np.int64)))
     return Partition(order, np.append(starts, table.rows))
-
-
-def _folded(key: Integers, span: int, parts: Iterable[tuple[int, np.ndarray]]) -> Integers:
-    """One number for the codes of a row in all columns, numbered anew wherever it would grow too large."""
-    key = key.astype(np.int64, copy=True)
-    for distinct, codes in parts:
-        if span * distinct > LARGEST_KEY:
-            known, key = np.unique(key, return_inverse=True)
-            span = len(known)
-        key *= distinct
-        key += codes
-        span *= distinct
-    return key

@@ -6,8 +6,9 @@ nothing. Bounds that are not given are the smallest and the largest value of the
 
 By target, after Saleh (2022), Algorithms 1 and 2: values that occur with the same target value are grouped. Algorithm 1
 finds for each value of a column the target value it occurs with most often, and the share f of its rows that have it.
-Algorithm 2 groups the values of one target value whose f falls into the same bucket of rho percent; the buckets start
-at 0, which the printed loop leaves out. Numbers pass through the same grouping. These hierarchies are made by looking
+Algorithm 2 groups the values of one target value whose f falls into the same bucket of rho percent. The buckets start
+at 0, which the printed loop leaves out, and f of 100 % is in the last one, as the thesis's text has it; its printed
+floor would give it a bucket of its own. Numbers pass through the same grouping. These hierarchies are made by looking
 at the target, which leaks: the values that share a group tell about it. Use the data-independent ones where that
 matters.
 
@@ -175,16 +176,18 @@ def frequent_targets(frame: pl.DataFrame, column: str, target: str) -> tuple[Tar
 
 
 def group_values(found: Sequence[TargetAssociation], rho: float) -> tuple[tuple[str, ...], ...]:
-    """Algorithm 2 for one column: by target value, then by bucket of rho percent, from bucket 0 on.
+    """Algorithm 2 for one column: by target value, then by bucket of rho percent, from bucket 0 on; 100 % in the last.
 
     Raises:
         ConfigError: rho is not in (0, 100].
     """
     if not 0 < rho <= 100:
         raise ConfigError(f"rho is {rho:g}", hint="Use a percentage above 0 and up to 100")
+    last = math.ceil(100 / rho - ROUNDING) - 1
     buckets: dict[tuple[str, int], list[str]] = {}
     for one in found:
-        buckets.setdefault((one.target, int(one.share * 100 / rho + ROUNDING)), []).append(one.value)
+        bucket = min(int(one.share * 100 / rho + ROUNDING), last)
+        buckets.setdefault((one.target, bucket), []).append(one.value)
     return tuple(tuple(buckets[key]) for key in sorted(buckets))
 
 

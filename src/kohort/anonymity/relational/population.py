@@ -4,7 +4,8 @@ A bound of the risk is a size of classes: 1/k where the attacker knows who is in
 has F candidates in the population. F is counted in a table of the population, or estimated from its size.
 
 How makers meet these rules: they form classes of k rows, and of more while the checker finds that a class has too few
-candidates, or that a person's presence can be told. At last all quasi-identifiers are suppressed.
+candidates, or that a person's presence can be told. The smallest and the largest classes that fail are also joined
+where they do (`joining`), and what loses least is kept. At last all quasi-identifiers are suppressed.
 
 Guarantee: `PopulationRule.check` refuses exactly what even the table without its quasi-identifiers does not meet.
 """
@@ -121,4 +122,4 @@ def nothing_shown(problem: Problem) -> FormedClasses:
         ColumnCells(column.name, (SUPPRESSED,), np.zeros(1, np.int64), True) for column in problem.table.columns
     )
     everybody = Partition.of_labels(np.zeros(rows, np.int64))
-    return FormedClasses(everybody, lambda: cells, np.zeros(0, np.int64), {}, "none", 1.0)
+    return FormedClasses(everybody, lambda: cells, np.zeros(0, np.int64), {}, "none", lambda: 1.0)

@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.relational.codes import categories
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import CodedColumn, CodedTable, Integers, Partition
 from kohort.anonymity.relational.public_grid import grid_step, on_grid
@@ -34,7 +35,7 @@ from kohort.tables.cells import (
     format_cell,
 )
 
-__all__ = ["ColumnCells", "cells_at", "label_cells", "release", "set_cells"]
+__all__ = ["ColumnCells", "as_texts", "cells_at", "label_cells", "release", "release_categories", "set_cells"]
 
 BITS = 64
 LISTED, TEXT_SET = 50, 10
@@ -82,9 +83,20 @@ def release(frame: pl.DataFrame, partition: Partition, columns: Sequence[ColumnC
         partition: Its classes.
         columns: The cells of the quasi-identifiers.
     """
+    return as_texts(release_categories(frame, partition, columns))
+
+
+def release_categories(frame: pl.DataFrame, partition: Partition, columns: Sequence[ColumnCells]) -> pl.DataFrame:
+    """As `release`, generalised texts as categories: whoever codes them later need not hash the text of every row."""
     labels = partition.labels
-    changed = [cells.texts.gather(cells.of_class[labels]) for cells in columns if cells.generalised]
+    shown = (cells for cells in columns if cells.generalised)
+    changed = [categories(cells.texts).gather(cells.of_class[labels]) for cells in shown]
     return frame.with_columns(changed) if changed else frame
+
+
+def as_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table with categories as texts, as it is released."""
+    return frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
 def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = None) -> tuple[ColumnCells, ...]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.relational.classes import FormedClasses
 from kohort.anonymity.relational.population import PopulationRule
 from kohort.anonymity.relational.problem import Integers
-from kohort.anonymity.relational.recode import ColumnCells, release
+from kohort.anonymity.relational.recode import ColumnCells, as_texts, release_categories
 from kohort.anonymity.relational.rule import Rule
 from kohort.tables.hierarchy import Hierarchy
 
@@ -62,12 +62,14 @@ class Verdict:
 
     Attributes:
         frame: The rows that would be released, the person column included.
+        coded: The same, generalised texts as categories.
         kept: Input row of each of them.
         found: What the checker measured.
         problems: One sentence per rule that does not hold.
     """
 
     frame: pl.DataFrame
+    coded: pl.DataFrame
     kept: Integers
     found: Anonymity
     problems: tuple[str, ...]
@@ -99,10 +101,11 @@ def verify(
     from kohort.anonymity.checker.measures import judged
     from kohort.anonymity.checker.population import unmet_in_population
 
-    released, kept = release(table, made.partition, made.cells), np.arange(table.height)
+    coded, kept = release_categories(table, made.partition, made.cells), np.arange(table.height)
     if len(made.suppressed):
         kept = np.setdiff1d(kept, made.suppressed)
-        released = released[kept]
+        coded = coded[kept]
+    released = as_texts(coded)
     asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
     if rule.beta > 0:
         asked |= {"beta_kind": rule.beta_kind}
@@ -121,7 +124,7 @@ def verify(
             k_map=population.k_map,
             presence=population.presence,
         )
-    return Verdict(frame=released, kept=kept, found=found, problems=problems)
+    return Verdict(frame=released, coded=coded, kept=kept, found=found, problems=problems)
 
 
 def figures(
@@ -147,7 +150,7 @@ def figures(
     """
     from kohort.anonymity.loss import ncp_and_entropy
 
-    found, after = verdict.found, verdict.frame
+    found, after = verdict.found, verdict.coded
     names = [one.name for one in cells]
     about = target if target is not None else next(iter(sensitive), None)
     loss, lost = ncp_and_entropy(before, after, quasi=names, target=about, kept=verdict.kept, hierarchies=hierarchies)

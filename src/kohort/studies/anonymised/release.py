@@ -2,9 +2,8 @@
 
 Every partition is a class. `label_cells`, which `kohort anonymize --algorithm thesis` uses too, gives a class the value
 its rows share, else the group they share, else nothing: `*`, or for a number the whole range. The groups come from
-Algorithms 1 and 2; each column takes the rho that loses least, of equally good ones the smallest. The text counts a
-share of 100 % to the last percentile range, where the printed floor gives it a range of its own: here it is in the last
-one of every rho. On tables without such a share this is the same release as `anonymise(algorithm="thesis")`.
+Algorithms 1 and 2; each column takes the rho that loses least, of equally good ones the smallest. A test compares this
+with the release of `anonymise(algorithm="thesis")`.
 
 Guarantee: a release was verified by the checker, which shares no code with the anonymisers; only the optimisation step
 as the thesis prints it is not, because it does not keep k.
@@ -12,8 +11,8 @@ as the thesis prints it is not, because it does not keep k.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -40,7 +39,6 @@ __all__ = ["Released", "association_by_column", "education_groups", "entropy_coe
 
 Integers = NDArray[np.int64]
 HIDDEN: Final = -1
-LAST_BUCKET: Final = 1 - 1e-6
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,7 +75,7 @@ def release(frame: pl.DataFrame, case: Case, variant: Variant) -> Released:
     chosen = {}
     for place, column in enumerate(problem.table.columns):
         alone = CodedTable((column,), problem.table.codes[place : place + 1])
-        found = frequent(frame, column.name, case.target)
+        found = frequent_targets(frame, column.name, case.target)
         chosen[column.name] = _least_loss(alone, classes, found, target)
     made = recode(frame, classes, [cells for _, cells in chosen.values()])
     if variant.keep_exact != "thesis":
@@ -90,15 +88,9 @@ def release(frame: pl.DataFrame, case: Case, variant: Variant) -> Released:
     )
 
 
-def frequent(frame: pl.DataFrame, column: str, target: str) -> list[TargetAssociation]:
-    """Algorithm 1, a share of 100 % in the last percentile range of every rho."""
-    found = frequent_targets(frame, column, target)
-    return [replace(one, share=LAST_BUCKET) if one.share > LAST_BUCKET else one for one in found]
-
-
 def education_groups(adult: Case, *, rho: float) -> set[frozenset[str]]:
     """The groups of education by Algorithms 1 and 2."""
-    return {frozenset(group) for group in group_values(frequent(adult.frame, "education", adult.target), rho)}
+    return {frozenset(group) for group in group_values(frequent_targets(adult.frame, "education", adult.target), rho)}
 
 
 def entropy_coefficient(cells: Integers, target: Integers, *, hidden: int | None = None) -> float:
@@ -131,7 +123,7 @@ def _codes(column: pl.Series) -> Integers:
 
 
 def _least_loss(
-    alone: CodedTable, classes: Partition, found: list[TargetAssociation], target: Integers
+    alone: CodedTable, classes: Partition, found: Sequence[TargetAssociation], target: Integers
 ) -> tuple[Hierarchy, ColumnCells]:
     """One column under the rho whose cells are most associated with the target."""
     (column,), best = alone.columns, None
