@@ -47,6 +47,9 @@ KEYS = {
     "reconstruction",
     "findings",
     "notes",
+    "risk",
+    "calibration",
+    "groups",
 }
 FINDING = {
     "attack", "family", "on", "by", "measure", "success", "guess", "interval", "verdict", "note", "details",

@@ -5,6 +5,7 @@ Without options, attacks are chosen from the ledger. `--epsilon` plants canaries
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,12 +118,24 @@ def _conclusions(found: Audit) -> list[str]:
     lines = [
         f"not attacked: {one.on} by {one.by}, {one.attack}: {one.note}" for one in found.findings if one.success is None
     ]
+    lines += _risk(found.measured.get("risk"))
     made = [one for one in found.findings if one.success is not None]
     better = len(found.exposed)
     lines.append(
         f"{better} of {len(made)} attacks are better than guessing. What none of them finds, others may still find."
     )
     return lines
+
+
+def _risk(risk: Mapping[str, Any] | None) -> list[str]:
+    """Re-identification risk before and after, in one line."""
+    from kohort.report.words import share
+
+    if risk is None or risk["before"] is None:
+        return []
+    after = "no row left" if risk["after"] is None else f"{share(risk['after']['unique'])} of the rows received"
+    said = f"unique rows by {', '.join(risk['quasi'])}: {share(risk['before']['unique'])} in the sites' tables"
+    return [f"{said}, {after}"]
 
 
 def _bound_epsilon(

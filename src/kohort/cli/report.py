@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, say
+from kohort.cli.common import ForceOption, JsonOption, emit, say, today
 
 __all__ = ["register"]
 
@@ -32,6 +32,8 @@ def report(
         bool, typer.Option("--pdf", help="Also print it to a PDF beside the page, by an installed Chromium.")
     ] = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
+    purpose: Annotated[str, typer.Option(help="What the processing is for, as page one shall say.")] = "",
+    date: Annotated[str, typer.Option(help="The date of the report; today's (UTC) when unset.")] = "",
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -42,6 +44,7 @@ def report(
 
     Example: kohort report out/fedavg
     """
+    from kohort.report.about import About
     from kohort.report.curves import read_runs_with_curves
     from kohort.report.page import json_path, write_report
     from kohort.report.printing import find_browser, pdf_path, print_pdf
@@ -64,6 +67,7 @@ def report(
         plan=read_shared_plan(folder),
         edition="external" if external else "internal",
         settings=read_settings(folder),
+        about=About(purpose=purpose, date=date or today()),
     )
     if browser is not None:
         print_pdf(page, pdf_path(page), browser=browser)

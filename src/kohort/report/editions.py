@@ -3,7 +3,9 @@
 The external edition leaves out what is about a single site or a single machine: names, rows and measures of sites,
 reasons of sites that took no part, notes and warnings (they may name columns, sites or files), file paths, the seed,
 and figures of guarantees that count one site's rows. Totals over all sites, measures, budgets, attacks, guarantees in
-words and heads of ledgers stay. It is made by copying what is listed here: a key that is new is left out.
+words and heads of ledgers stay. The re-identification risk of the sites' own tables was counted inside the sites and
+never opened: it is left out, and so are measures by group; the risk of rows that the hub received stays. The edition is
+made by copying what is listed here: a key that is new is left out.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ EDITIONS: Final[tuple[Edition, ...]] = ("internal", "external")
 _KEPT: Final = (
     "method", "name", "engine", "sites", "rounds", "stopped_by", "task", "history", "seconds", "bytes", "watt_hours",
     "epsilon", "delta", "unit", "dp", "curves", "ledger_head", "attacks", "baselines",
+    "calibration",
 )  # fmt: skip
 _DISCLOSED: Final = ("recipient", "kind", "rows", "what", "releases", "size", "in_words")
-_LEDGER: Final = ("lines", "releases", "refusals", "signed_by", "head")
+_LEDGER: Final = ("lines", "releases", "refusals", "signed_by", "signer", "head")
 _FAILED: Final = "It did not finish. The reason is in the internal edition."
 _PLAN: Final = {
     "data": ("target", "quasi", "sensitive", "items", "missing", "encoding", "test"),
@@ -49,6 +52,7 @@ def edited(run: Mapping[str, Any], edition: Edition) -> dict[str, Any]:
     made["rows_held"] = sum((run.get("site_rows") or {}).values())
     made["absent"] = len(run.get("refused") or {}) + len(run.get("dropped") or {})
     ledger = run.get("ledger")
+    made["risk"] = _risk(run.get("risk"))
     made["ledger"] = None if ledger is None else {key: ledger[key] for key in _LEDGER if key in ledger} | {"notes": []}
     return made
 
@@ -69,3 +73,11 @@ def _disclosed(item: Mapping[str, Any]) -> dict[str, Any]:
     """A kind of release; a guarantee in words names no count of one site's rows."""
     kept = {key: item[key] for key in _DISCLOSED if key in item}
     return {**kept, "guarantee": item.get("in_words") or item["kind"]}
+
+
+def _risk(risk: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The risk of what the hub received, without that of the sites' own tables."""
+    if risk is None:
+        return None
+    kept = {key: risk[key] for key in ("rows", "quasi", "after", "why") if key in risk}
+    return {**kept, "before": None, "withheld": True}

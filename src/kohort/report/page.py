@@ -2,7 +2,8 @@
 
 Guarantees: the page is one file, loads nothing from the network and runs no script; its Content-Security-Policy forbids
 both. Names of sites, methods and runs are untrusted text and are escaped. The page shows counts, measures and names,
-never the value of a cell. It contains no date, so the same runs give the same page, byte for byte.
+never the value of a cell. The only date is the one that is given, so the same arguments give the same page, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from kohort.errors import ConfigError
 from kohort.files import write_atomic
 from kohort.report import charts, words
+from kohort.report.about import About, facts_of
 from kohort.report.curves import curves_html
 from kohort.report.editions import Edition, edited, edited_plan
 from kohort.report.flow import flow_picture
@@ -113,6 +115,7 @@ def write_report(
     plan: Mapping[str, Any] | None = None,
     edition: Edition = "internal",
     settings: Sequence[Mapping[str, Any]] = (),
+    about: About = About(),  # noqa: B008 - frozen
 ) -> Path:
     """Write the page and, beside it, its JSON twin. Each file is written whole or not at all.
 
@@ -123,6 +126,7 @@ def write_report(
         plan: What the plans of the runs have in common.
         edition: For those who ran it, or without anything of single sites and machines.
         settings: Of a comparison, as `kohort.report.trade_off.read_settings` gives them.
+        about: Purpose and date, which no ledger knows.
 
     Returns:
         The path of the JSON twin.
@@ -132,9 +136,11 @@ def write_report(
         IntegrityError: A run lacks a key, or a key is malformed.
     """
     twin = json_path(path)
-    page = render(runs, title=title, plan=plan, edition=edition, settings=settings).encode()
+    page = render(runs, title=title, plan=plan, edition=edition, settings=settings, about=about).encode()
     content = {
         "title": title,
+        "purpose": about.purpose,
+        "date": about.date,
         "edition": edition,
         "plan": edited_plan(plan, edition),
         "versions": _versions(),
@@ -163,6 +169,7 @@ def render(
     plan: Mapping[str, Any] | None = None,
     edition: Edition = "internal",
     settings: Sequence[Mapping[str, Any]] = (),
+    about: About = About(),  # noqa: B008 - frozen
 ) -> str:
     """The page as text.
 
@@ -172,6 +179,7 @@ def render(
         plan: What the plans of the runs have in common; it may show declared settings, never cells.
         edition: As in `write_report`.
         settings: As in `write_report`.
+        about: As in `write_report`.
 
     Raises:
         ConfigError: There is no run.
@@ -193,9 +201,11 @@ def render(
             points=points,
             trade_off=_trade_off(points, finished),
             lead=_lead(finished, shared),
+            facts=facts_of(finished, about) if finished else [],
             verdicts=[(verdict_on(run), _flow(run, alone=len(finished) == 1)) for run in finished],
             recommended=recommendation(finished),
             attacked=any(run.attacked for run in finished),
+            assessed=any(run.risk for run in finished),
             sections=_sections(finished),
             finished=finished,
             failed=[run for run in checked if run.error],
@@ -410,6 +420,7 @@ def _environment() -> Environment:
         "count": words.count,
         "measure": words.measure,
         "bound": words.bound,
+        "share": words.share,
         "size": words.size,
         "seconds": words.seconds,
         "kind": words.kind_named,

@@ -17,6 +17,7 @@ __all__ = [
     "measure",
     "printable",
     "seconds",
+    "share",
     "size",
 ]
 
@@ -199,6 +200,11 @@ def measure(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"  # noqa: RUF001 - an en dash is what a reader expects in an empty cell
     return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def share(value: float) -> str:
+    """A share in per cent: one decimal, three significant digits below 1 %."""
+    return f"{100 * value:.1f} %" if value >= 0.01 or value == 0 else f"{100 * value:.2g} %"
 
 
 def bound(value: float) -> str:

@@ -21,7 +21,7 @@ from kohort.runs.auditing.replay import Replay
 from kohort.runs.simulation import Population
 from kohort.tables.schema import Schema
 
-__all__ = ["released_findings", "rows_findings", "together_findings"]
+__all__ = ["SENDER", "quasi_in", "released_findings", "rows_findings", "together_findings", "with_sender"]
 
 BY: Final = "hub"
 MOST_ROWS: Final = 20_000
@@ -64,9 +64,9 @@ def released_findings(table: pl.DataFrame, population: Population, *, what: str,
     release = Released.of(table, members)
     columns = [name for name in (*schema.inputs, str(schema.target)) if name in table.columns]
     findings = [
-        in_one_class(release, quasi=_quasi(schema, table), secret=secret, on=what, by=BY, seed=seed)
+        in_one_class(release, quasi=quasi_in(schema, table), secret=secret, on=what, by=BY, seed=seed)
         for secret in _secrets(schema, table)
-        if _quasi(schema, table)
+        if quasi_in(schema, table)
     ]
     if not others.height:
         return [*findings, not_attacked(_LINKAGE, "linkage", on=what, by=BY, why=NO_TEST_ROWS)]
@@ -98,7 +98,7 @@ def together_findings(first: Replay, second: Replay) -> list[Finding]:
         why = "one of the runs gave its hub no rows"
         return [not_attacked(_TOGETHER, "linkage", on="the rows of two runs", by=by, why=why)]
     quasi = [name for name in first.population.schema.quasi if name in tables[0].columns and name in tables[1].columns]
-    frames = [_with_sender(replay.population) for replay in (first, second)]
+    frames = [with_sender(replay.population) for replay in (first, second)]
     if all(table is not None and SENDER in table.columns for table in tables):
         quasi.append(SENDER)
     shared = [name for name in frames[0].columns if name in frames[1].columns]
@@ -110,7 +110,7 @@ def together_findings(first: Replay, second: Replay) -> list[Finding]:
     return [both_together(one, two, members, quasi=quasi, on="the rows of two runs", by=by)]
 
 
-def _with_sender(population: Population) -> pl.DataFrame:
+def with_sender(population: Population) -> pl.DataFrame:
     """The rows with the site that each is from: whoever knows a person may know where he is treated."""
     sizes = np.diff(population.starts)
     return population.frame.with_columns(pl.Series(SENDER, np.repeat(population.names, sizes)))
@@ -122,7 +122,8 @@ def _what(replay: Replay) -> str:
     return found[-1] if found else "rows"
 
 
-def _quasi(schema: Schema, table: pl.DataFrame) -> list[str]:
+def quasi_in(schema: Schema, table: pl.DataFrame) -> list[str]:
+    """The quasi-identifiers that a table has."""
     return [name for name in schema.quasi if name in table.columns]
 
 
