@@ -19,7 +19,7 @@ from kohort.methods.oneshot.paper import SEND_FACTORS
 from kohort.methods.syntactic.exchange import PUBLISH
 from kohort.privacy.ledger.ledger import Disclosure
 from kohort.runs.auditing.measured import measured
-from kohort.runs.auditing.on_cells import cells_findings
+from kohort.runs.auditing.on_cells import cells_findings, later_findings
 from kohort.runs.auditing.on_classes import classes_findings
 from kohort.runs.auditing.on_model import membership_findings
 from kohort.runs.auditing.on_rows import rows_findings, together_findings
@@ -159,6 +159,7 @@ def attack_replay(replay: Replay, *, shadows: int) -> tuple[Finding, ...]:
         *rows_findings(replay, seed=replay.seed),
         *classes_findings(replay, seed=replay.seed),
         *cells_findings(replay),
+        *later_findings(replay),
         *updates_findings(replay),
         *totals_findings(replay),
     ]
@@ -208,9 +209,7 @@ def _why_not(replay: Replay, entry: Disclosure) -> str:
         return "ciphertexts, which their recipient cannot open"
     if entry.kind == "secure-sum":
         if replay.plan.method in ("additive", "trees"):
-            return (
-                "totals after the first hold residuals that differ from row to row; the first ones are attacked above"
-            )
+            return "the hub opens totals over all sites and learns no site's own; their cells are attacked above"
         return "the hub opens totals over all sites and learns no site's own; the model made of them is attacked above"
     if entry.kind in _ROW_KINDS:
         held = replay.outcome.received is not None and entry.size >= _BYTES_PER_ROW * entry.rows
