@@ -23,7 +23,7 @@ from kohort.runs.auditing.on_rows import SENDER, quasi_in, with_sender
 from kohort.runs.results.outcome import Outcome
 from kohort.runs.simulation import Population
 
-__all__ = ["measured"]
+__all__ = ["measured", "table_risk"]
 
 BINS: Final = 10
 ROWS_PER_BIN: Final = 5
@@ -82,6 +82,24 @@ def risk_of(population: Population, received: pl.DataFrame | None) -> dict[str, 
         known = [name for name in (*quasi, SENDER) if name in received.columns]
         after = _figures(received, known) if known else None
     return {"rows": population.frame.height, "quasi": quasi, "before": before, "after": after, "why": ""}
+
+
+def table_risk(rows: pl.DataFrame, released: pl.DataFrame, quasi: Sequence[str]) -> dict[str, Any]:
+    """Re-identification risk of one table before and after it was anonymised.
+
+    Args:
+        rows: The rows as they were.
+        released: The released rows.
+        quasi: The quasi-identifiers.
+
+    Returns:
+        As `risk_of`.
+    """
+    if not quasi or not rows.height or not released.height:
+        why = "no quasi-identifiers are declared" if not quasi else "no row is left"
+        return {"rows": rows.height, "quasi": [], "before": None, "after": None, "why": why}
+    before, after = _figures(rows, quasi), _figures(released, quasi)
+    return {"rows": rows.height, "quasi": list(quasi), "before": before, "after": after, "why": ""}
 
 
 def _figures(table: pl.DataFrame, quasi: Sequence[str]) -> dict[str, float]:

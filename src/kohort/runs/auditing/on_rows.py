@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from kohort.evaluate.attacks.singling_out import single_out
 from kohort.runs.auditing.on_model import NO_TEST_ROWS
 from kohort.runs.auditing.replay import Replay
 from kohort.runs.simulation import Population
+from kohort.tables.column_blocks import Taxonomy
 from kohort.tables.schema import Schema
 
 __all__ = ["SENDER", "quasi_in", "released_findings", "rows_findings", "together_findings", "with_sender"]
@@ -48,30 +49,42 @@ def rows_findings(replay: Replay, *, seed: int = 0) -> list[Finding]:
     return released_findings(table, replay.population, what=_what(replay), seed=seed)
 
 
-def released_findings(table: pl.DataFrame, population: Population, *, what: str, seed: int = 0) -> list[Finding]:
+def released_findings(
+    table: pl.DataFrame,
+    population: Population,
+    *,
+    what: str,
+    by: str = BY,
+    why: str = NO_TEST_ROWS,
+    hierarchies: Mapping[str, Taxonomy] | None = None,
+    seed: int = 0,
+) -> list[Finding]:
     """Attack a released table with the rows it was made from and rows that were held out.
 
     Args:
         table: The release.
         population: Members, and others to compare with.
         what: What was attacked, in words.
+        by: Who has it.
+        why: What is said where nobody was held out.
+        hierarchies: What released labels stand for.
         seed: Of the draws.
 
     Returns:
         The findings.
     """
     schema, members, others = population.schema, population.frame, population.test
-    release = Released.of(table, members)
+    release = Released.of(table, members, hierarchies)
     columns = [name for name in (*schema.inputs, str(schema.target)) if name in table.columns]
     findings = [
-        in_one_class(release, quasi=quasi_in(schema, table), secret=secret, on=what, by=BY, seed=seed)
+        in_one_class(release, quasi=quasi_in(schema, table), secret=secret, on=what, by=by, seed=seed)
         for secret in _secrets(schema, table)
         if quasi_in(schema, table)
     ]
     if not others.height:
-        return [*findings, not_attacked(_LINKAGE, "linkage", on=what, by=BY, why=NO_TEST_ROWS)]
+        return [*findings, not_attacked(_LINKAGE, "linkage", on=what, by=by, why=why)]
     some = Released(drawn(table, MOST_ROWS, np.random.default_rng(seed)), release.ranges, release.hierarchies)
-    asked = Attacked(table=some, members=members, others=others, on=what, by=BY, seed=seed)
+    asked = Attacked(table=some, members=members, others=others, on=what, by=by, seed=seed)
     findings += [
         single_out(replace(asked, table=release), columns=columns),
         link(asked, columns=columns),
