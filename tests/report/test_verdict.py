@@ -101,3 +101,12 @@ def test_hostile_names_are_text_in_the_picture_too() -> None:
     calm = render([finished(disclosed=[item("dp")])], title="x")
     assert set(Reader(page).tags) <= set(Reader(calm).tags)
     assert "<script" not in without_own_script(page)
+
+
+def test_what_rows_and_sums_leave_open_is_on_page_one() -> None:
+    rows = verdict_on(run_with(item("k-anonymous", size=4000)))
+    assert any("intersecting their classes" in text for text in rows.unprotected)
+    counts = verdict_on(run_with(item("k-anonymous", size=8)))
+    assert not any("intersecting" in text for text in counts.unprotected)
+    sums = verdict_on(run_with(item("secure-sum")))
+    assert any("collude" in text for text in sums.unprotected)

@@ -136,6 +136,10 @@ def _unprotected(run: Run, private: Sequence[DisclosureRow]) -> list[str]:
     elif run.dp and "no guarantee" in str(run.dp.get("scope", "")):
         found.append(f"What the budget covers: {run.dp['scope']}.")
     found += [words.kind_named(name).sentence for name in ("raw", *_NUMBERS, *_SMALL_CELLS) if name in kinds]
+    if any(item.holds_rows and item.kind != "raw" for item in private):
+        found.append(words.NOT_PROTECTED)
+    if "secure-sum" in kinds:
+        found.append(words.COLLUSION)
     if run.engine == "local":
         found.append("Hub and sites ran in one process: a simulation protects nobody by itself.")
     if run.ledger is None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "COLLUSION",
+    "NOT_PROTECTED",
     "Kind",
     "bound",
     "budget",
@@ -36,10 +38,17 @@ class Kind:
     """What it means for the people in the rows."""
 
 
-_NOT_PROTECTED = (
-    " Not protected: people with rows at several sites, who can be singled out by intersecting their classes, and what "
-    "can be inferred from knowing how classes are formed (minimality and downcoding attacks)."
+NOT_PROTECTED = (
+    "People with rows at several sites, who can be singled out by intersecting their classes, and what can be inferred "
+    "from knowing how classes are formed (minimality and downcoding attacks)."
 )
+"""What generalised rows leave open."""
+_NOT_PROTECTED = f" Not protected: {NOT_PROTECTED[0].lower()}{NOT_PROTECTED[1:]}"
+COLLUSION = (
+    "A site against its peers: shares of a secure sum hide a site only while no more sites collude with the hub, or "
+    "with a key-holder, than the sum was made for."
+)
+"""What secure sums leave open."""
 _KINDS = (
     Kind(
         "raw",
