@@ -33,7 +33,7 @@ from kohort.report.plan_keys import shown_plan
 from kohort.report.recommend import recommendation
 from kohort.report.runs import Run, check_run
 from kohort.report.sections import Chart, made_chart, sections_of
-from kohort.report.trade_off import Point, points_of, trade_off_chart
+from kohort.report.trade_off import Point, named_by_setting, points_of, trade_off_chart
 from kohort.report.verdict import verdict_on
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def render(
         IntegrityError: A run lacks a key, or a key is malformed.
     """
     kept = [edited(run, edition) for run in runs]
-    checked = _uniquely_named([check_run(run, where="a run given to the report") for run in kept])
+    named, repeats = named_by_setting(settings, kept)
+    checked = _uniquely_named([check_run(run, where="a run given to the report") for run in named])
     if not checked:
         raise ConfigError("there is no run to report", hint="Carry out a plan first: kohort run PLAN.toml --out DIR")
     finished = [run for run in checked if not run.error]
@@ -155,7 +156,9 @@ def render(
             trade_off=_trade_off(points, finished),
             lead=_lead(finished, shared),
             facts=facts_of(finished, about) if finished else [],
-            verdicts=[(verdict_on(run), _flow(run, alone=len(finished) == 1)) for run in finished],
+            verdicts=[
+                (verdict_on(run), _flow(run, alone=len(finished) == 1)) for run in finished if run.label not in repeats
+            ],
             recommended=recommendation(finished),
             attacked=any(run.attacked for run in finished),
             assessed=any(run.risk for run in finished),

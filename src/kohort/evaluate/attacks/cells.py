@@ -184,7 +184,7 @@ class SmallestCells:
 
     def _bet(self, told: Floats) -> Floats:
         if not self.classes:
-            return np.clip(told[:, 0], 0.0, 1.0)
+            return np.asarray(np.clip(told[:, 0], 0.0, 1.0))
         if self.classes > 2:
             return told.argmax(axis=1).astype(np.float64)
         return (told[:, 0] > 0.5).astype(np.float64)
