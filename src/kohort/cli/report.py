@@ -52,6 +52,7 @@ def report(
     from kohort.report.trade_off import read_settings
 
     page = out if out is not None else folder / ("report-external.html" if external else "report.html")
+    _keep_audit(json_path(page), audit)
     browser = find_browser() if pdf else None
     written = [page, json_path(page), *([pdf_path(page)] if pdf else [])]
     if audit is None:
@@ -77,6 +78,15 @@ def report(
         emit({"out": str(page), "json": str(twin), **printed, "runs": len(runs)})
     else:
         say(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, ledgers verified where present. Written to {page}")
+
+
+def _keep_audit(twin: Path, audit: Path | None) -> None:
+    """Refuse a page whose JSON twin would take the place of the audit that it shows."""
+    from kohort.errors import ConfigError
+
+    if audit is not None and twin.resolve() == audit.resolve():
+        hint = "Give the page or the audit another name"
+        raise ConfigError(f"the page's JSON twin {twin.name} would replace the audit", hint=hint)
 
 
 def _require_new(paths: list[Path], *, force: bool) -> None:
