@@ -95,7 +95,8 @@ def predict_in_parts(
     with readable(source):
         rows = int(table.select(pl.len()).collect().item())
     step = max(1, rows * PART_BYTES // max(1, cell_bytes(table.collect_schema(), rows)))
-    skipped, unknown, hidden = 0, Counter[str](), ()
+    skipped, unknown = 0, Counter[str]()
+    hidden: tuple[str, ...] = ()
     with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:

@@ -187,7 +187,7 @@ class SmallestCells:
             return np.asarray(np.clip(told[:, 0], 0.0, 1.0))
         if self.classes > 2:
             return told.argmax(axis=1).astype(np.float64)
-        return (told[:, 0] > 0.5).astype(np.float64)
+        return np.asarray(told[:, 0] > 0.5, dtype=np.float64)
 
 
 def _bets(opened: list[OpenedCells], places: list[Integers], persons: int, classes: int) -> Floats:
