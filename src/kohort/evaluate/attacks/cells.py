@@ -186,7 +186,7 @@ class SmallestCells:
         if not self.classes:
             return np.asarray(np.clip(told[:, 0], 0.0, 1.0))
         if self.classes > 2:
-            return told.argmax(axis=1).astype(np.float64)
+            return np.asarray(told.argmax(axis=1), dtype=np.float64)
         return np.asarray(told[:, 0] > 0.5, dtype=np.float64)
 
 
