@@ -110,3 +110,22 @@ def test_what_rows_and_sums_leave_open_is_on_page_one() -> None:
     assert not any("intersecting" in text for text in counts.unprotected)
     sums = verdict_on(run_with(item("secure-sum")))
     assert any("collude" in text for text in sums.unprotected)
+
+
+def test_a_budget_that_leaves_something_out_does_not_claim_to_bound_everything() -> None:
+    part = {**NOISE, "dp": {"scope": "rows of high risk; rows of low risk: no guarantee", "whom": "row"}}
+    told = verdict_on(run_with(item("dp"), item("aggregate"), **part))
+    assert "what else left has no noise" in told.sentences[2]
+    assert "rows of low risk: no guarantee" in told.budget
+    exact = verdict_on(run_with(item("dp"), item("aggregate"), **NOISE))
+    assert "what else left has no noise" in exact.sentences[2]
+    counted = verdict_on(run_with(item("dp"), item("secure-sum"), **NOISE))  # such as exact counts for the domain
+    assert "what else left has no noise" in counted.sentences[2]
+    whole = verdict_on(run_with(item("dp"), item("encrypted"), **NOISE, dp={"scope": "all rows"}))
+    assert whole.sentences[2] == "Noise bounds what any result tells of one unit."
+    assert whole.budget.endswith("for each row")
+
+
+def test_raw_rows_are_not_called_generalised() -> None:
+    assert "generalised" not in verdict_on(run_with(item("raw"))).sentences[2]
+    assert "generalised" in verdict_on(run_with(item("k-anonymous"))).sentences[2]
