@@ -2,8 +2,9 @@
 
 Guarantees: the page is one file and loads nothing from the network. It runs one script, which sorts tables and without
 which nothing is missing; its Content-Security-Policy allows that script by its hash, and nothing else. Names of sites,
-methods and runs are untrusted text and are escaped. The page shows counts, measures and names, never the value of a
-cell. The only date is the one that is given, so the same arguments give the same page, byte for byte.
+methods and runs are untrusted text and are escaped. The page shows counts, measures and names; of cells, names of
+classes, categories and groups that at least the minimum number of rows share, and nothing else. The only date is the
+one that is given, so the same arguments give the same page, byte for byte.
 """
 
 from __future__ import annotations
