@@ -222,3 +222,49 @@ def test_items_alone_need_no_quasi_identifier(kohort_here, tmp_path):
     code, _, said = kohort_here("anonymize", str(table), "--k", "4", "--drop", "rest", "--out", tmp_path / "no.parquet")
     assert code == 2
     assert "no quasi-identifier is named" in said
+
+
+LEAKY = ["--quasi", "age,ward", "--sensitive", "outcome", "--drop", "rest", "--k", "5"]
+
+
+@pytest.fixture
+def others_file(tmp_path, table_file):
+    """Rows like those of the table, of other persons."""
+    table = pl.read_csv(table_file)
+    random = np.random.default_rng(5)
+    pl.DataFrame({name: random.permutation(table[name].to_numpy()) for name in table.columns}).write_csv(
+        tmp_path / "others.csv"
+    )
+    return tmp_path / "others.csv"
+
+
+def test_a_release_is_attacked_with_its_makers_classes_as_referee(kohort_here, table_file, others_file, tmp_path):
+    call = ["anonymize", table_file, *LEAKY, "--audit", tmp_path / "audit.json", "--out", tmp_path / "a.csv"]
+    code, text, _ = kohort_here(*call, "--control", others_file, "--json")
+    assert code == 0
+    found = json.loads(text)["audit"]
+    assert found == json.loads((tmp_path / "audit.json").read_text())["audits"][0]
+    kinds = {one["attack"].split(" (")[0] for one in found["findings"] if one["by"] == "whoever gets the table"}
+    assert {
+        "attribute: classes with one value of outcome",
+        "attribute: inference of outcome",
+        "linkage: singling out",
+        "linkage: two sources by the table",
+        "attribute: finer values than released",
+    } <= kinds
+    assert found["risk"]["before"]["unique"] > found["risk"]["after"]["unique"] == 0.0
+    assert found["risk"]["after"]["largest"] <= 0.2
+
+
+def test_without_others_the_questions_that_need_them_are_left_and_that_is_said(kohort_here, table_file, tmp_path):
+    call = ["anonymize", table_file, *LEAKY, "--out", tmp_path / "a.csv"]
+    code, out, _ = kohort_here(*call, "--audit", tmp_path / "audit.json")
+    assert code == 0
+    flat = " ".join(out.split())
+    assert "give rows of others, made alike, by --control" in flat
+    assert "unique rows by age, ward" in flat
+    code, _, err = kohort_here(*call, "--control", table_file, "--force")
+    assert code == 2
+    assert "--control is for --audit" in err
+    code, _, err = kohort_here("anonymize", table_file, *LEAKY, "--audit", tmp_path / "audit.json", "--out", "b.csv")
+    assert code == 2

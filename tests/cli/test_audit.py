@@ -47,6 +47,9 @@ KEYS = {
     "reconstruction",
     "findings",
     "notes",
+    "risk",
+    "calibration",
+    "groups",
 }
 FINDING = {
     "attack", "family", "on", "by", "measure", "success", "guess", "interval", "verdict", "note", "details",
@@ -151,6 +154,11 @@ def test_a_report_with_an_audit_replaces_the_one_of_the_same_run_and_no_other(
     assert twin["runs"][0]["attacks"]
     (run / "report.json").write_text("{}")
     assert kohort_here("report", run, "--audit", audit)[0] == 2
+    before = audit.read_bytes()
+    code, _, said = kohort_here("report", run, "--audit", audit, "--out", tmp_path / "audit.html", "--force")
+    assert code == 2
+    assert "would replace the audit" in said
+    assert audit.read_bytes() == before
 
 
 def test_reports_of_two_altered_runs_are_refused_and_an_unknown_signer_is_on_page_one(

@@ -316,3 +316,66 @@ def test_a_run_without_peers_has_no_clusters(tmp_path: Path, table_file: Path, m
     code, _, said = kohort_here("predict", model, table_file, "--out", tmp_path / "out.csv", "--cluster", "north")
     assert code == 2
     assert "no models of clusters" in said
+
+
+@pytest.fixture
+def large(tmp_path: Path, table_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The table as Parquet with an identifier, read in parts of about twenty rows."""
+    table = pl.read_csv(table_file)
+    table = table.with_columns(pl.Series("patient_id", [f"P-{number:05d}" for number in range(table.height)]))
+    table.write_parquet(tmp_path / "large.parquet")
+    monkeypatch.setattr("kohort.evaluate.in_parts.LARGE", 0)
+    monkeypatch.setattr("kohort.evaluate.in_parts.PART_BYTES", 1_000)
+    return tmp_path / "large.parquet"
+
+
+@pytest.mark.parametrize("more", [[], ["--proba"], ["--keep", "patient_id"]])
+def test_a_table_read_in_parts_is_predicted_as_in_one_piece(
+    large: Path, model: Path, tmp_path: Path, kohort_here: Call, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    code, _, said = kohort_here("predict", model, large, "--out", tmp_path / "parts.parquet", *more)
+    assert code == 0, said
+    assert "read in" in said
+    assert ("patient_id" in said) == ("--keep" not in more)
+    monkeypatch.setattr("kohort.evaluate.in_parts.LARGE", 1 << 40)
+    code, _, said = kohort_here("predict", model, large, "--out", tmp_path / "whole.parquet", *more)
+    assert code == 0
+    assert "read in" not in said
+    assert pl.read_parquet(tmp_path / "parts.parquet").equals(pl.read_parquet(tmp_path / "whole.parquet"))
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
+
+
+def test_parts_count_what_is_missing_and_unknown_together_and_leave_nothing_behind_on_an_error(
+    large: Path, tmp_path: Path, table_file: Path, kohort_here: Call
+) -> None:
+    folder = trained(tmp_path, table_file, kohort_here, 'missing = "drop"')
+    table = pl.read_parquet(large)
+    unknown = table.with_columns(
+        pl.when(pl.int_range(pl.len()) % 40 == 0).then(pl.lit("new")).otherwise("ward").alias("ward")
+    )
+    unknown.write_parquet(tmp_path / "unknown.parquet")
+    code, shown, _ = kohort_here(
+        "predict", folder, tmp_path / "unknown.parquet", "--out", tmp_path / "a.parquet", "--json"
+    )
+    assert code == 0
+    assert json.loads(shown)["unseen"] == {"ward": 3}
+    lacking = table.with_columns(pl.when(pl.int_range(pl.len()) == 100).then(None).otherwise("age").alias("age"))
+    lacking.write_parquet(tmp_path / "lacking.parquet")
+    out = tmp_path / "b.parquet"
+    code, _, said = kohort_here("predict", folder, tmp_path / "lacking.parquet", "--out", out)
+    assert code == 3, said
+    assert not out.exists()
+    assert not list(tmp_path.glob(".b*"))
+    call = ["predict", folder, tmp_path / "lacking.parquet", "--missing", "skip", "--out", out, "--json"]
+    code, shown, _ = kohort_here(*call)
+    assert code == 0
+    assert json.loads(shown)["skipped"] == 1
+    assert pl.read_parquet(out)["predicted_outcome"].is_null().sum() == 1
+
+
+def test_text_files_and_small_tables_are_read_at_once(table_file: Path, tmp_path: Path) -> None:
+    from kohort.evaluate.in_parts import in_parts
+
+    pl.read_csv(table_file).write_parquet(tmp_path / "small.parquet")
+    assert not in_parts(str(table_file), tmp_path / "a.parquet")
+    assert not in_parts(str(tmp_path / "small.parquet"), tmp_path / "a.parquet")

@@ -115,3 +115,91 @@ def test_the_twin_of_a_report_holds_the_attacks(tmp_path: Path) -> None:
 
     twin = write_report(tmp_path / "page.html", [run_of("fedavg", "secure-sum", attack=0.6)], title="A run")
     assert json.loads(twin.read_text())["runs"][0]["attacks"][0]["success"] == 0.6
+
+
+RISK = {
+    "rows": 6000,
+    "quasi": ["age", "sex"],
+    "before": {"rows": 6000, "largest": 1.0, "mean": 0.4321, "unique": 0.0717},
+    "after": {"rows": 5500, "largest": 0.2, "mean": 0.0613, "unique": 0.0},
+    "why": "",
+}
+
+
+def audited(tmp_path: Path, **measured: Any) -> dict[str, Any]:
+    write_audits(tmp_path / "a.json", [{"ledger_heads": ["one"], "findings": [FOUND], **measured}])
+    return with_audits([run_of("one", "k-anonymous")], tmp_path / "a.json")[0]
+
+
+def test_risk_before_and_after_stands_on_page_one(tmp_path: Path) -> None:
+    page = render([audited(tmp_path, risk=RISK)], title="A run")
+    first = page[: page.index('id="runs-1"')]
+    for shown in ("before and after", "7.2 %", "43.2 %", "6.1 %", "20.0 %", "counted inside the sites and left none"):
+        assert shown in first
+    assert "Not counted. <code>kohort audit" in render([run_of("one", "k-anonymous")], title="A run")
+    several = render([audited(tmp_path, risk=RISK), run_of("two", "secure-sum")], title="Two")
+    assert "before 7.2 %, after 0.0 %" in several
+
+
+def test_the_external_edition_tells_the_risk_of_what_the_hub_received_alone(tmp_path: Path) -> None:
+    from kohort.report.page import write_report
+
+    groups = [{"column": "ward", "groups": [{"name": "west wing", "rows": 60, "score": 0.5}], "unnamed": 0}]
+    run = audited(tmp_path, risk=RISK, groups=groups)
+    twin = write_report(tmp_path / "x.html", [run, run], title="x", edition="external")
+    one = write_report(tmp_path / "y.html", [run], title="x", edition="external")
+    for text in (
+        twin.read_text(),
+        (tmp_path / "x.html").read_text(),
+        one.read_text(),
+        (tmp_path / "y.html").read_text(),
+    ):
+        assert not [shown for shown in ("7.2 %", "43.2 %", "0.4321", "0.0717", "west wing") if shown in text]
+    assert "counted inside the sites, and not opened" in (tmp_path / "y.html").read_text()
+    assert "6.1 %" in (tmp_path / "y.html").read_text()
+    assert json.loads(one.read_text())["runs"][0]["risk"]["after"]["mean"] == 0.061  # to thousandths
+
+
+def test_no_row_left_is_said_instead_of_a_figure(tmp_path: Path) -> None:
+    page = render([audited(tmp_path, risk={**RISK, "after": None})], title="A run")
+    assert "no row left the sites: there is none to pick" in page
+    closed = render([audited(tmp_path, risk={**RISK, "before": None, "why": "no quasi-identifiers"})], title="A run")
+    assert "Not counted: no quasi-identifiers." in closed
+
+
+def test_calibration_and_groups_are_shown_to_the_modeller(tmp_path: Path) -> None:
+    calibration = {
+        "of": "the positive class",
+        "bins": [[0.25, 0.31, 500], [0.75, 0.68, 500]],
+        "gap": 0.065,
+        "brier": 0.3,
+    }
+    groups = [{"column": "ward", "groups": [{"name": "west wing", "rows": 60, "score": 0.5}], "unnamed": 12}]
+    page = render([audited(tmp_path, calibration=calibration, groups=groups)], title="A run")
+    for shown in ("mean gap 0.0650", "0.310", "west wing", "smaller groups are not named"):
+        assert shown in page
+
+
+@pytest.mark.parametrize("key", ["risk", "calibration", "groups"])
+def test_a_damaged_measure_of_an_audit_is_exit_6(tmp_path: Path, key: str) -> None:
+    with pytest.raises(IntegrityError):
+        audited(tmp_path, **{key: {"rows": "many"}})
+
+
+def test_page_one_has_purpose_date_and_parties() -> None:
+    from kohort.report.about import About
+
+    run = run_of("fedavg", "secure-sum", ledger={"lines": 1, "releases": 1, "refusals": 0, "signer": "f00d"})
+    page = render([run], title="A run", about=About("readmission\u202e study", "2026-11-17"))
+    first = page[: page.index("Summary for data protection</h2>")]
+    for shown in (
+        "readmission\\u202e study",
+        "2026-11-17",
+        "3 sites (site-00000, site-00001, site-00002)",
+        "recipients: hub",
+    ):
+        assert shown in first
+    assert "f00d" in page
+    outside = render([run], title="A run", edition="external")
+    assert "3 sites; recipients: hub" in outside
+    assert "not stated (kohort report --purpose)" in outside

@@ -52,6 +52,36 @@ def test_the_external_edition_holds_nothing_of_single_sites_and_machines(tmp_pat
     assert "secret-site" in render([told()], title="x")
 
 
+def test_no_count_of_few_rows_can_be_read_from_the_external_edition(tmp_path: Path) -> None:
+    found = {
+        "attack": "reconstruction: gradient inversion", "family": "reconstruction", "on": "updates of one site",
+        "by": "a lying hub", "measure": "share of unique rows read whole", "success": 2 / 39, "guess": 0.0,
+        "interval": [0.0142, 0.1698], "verdict": "better than guessing", "note": "secret note",
+        "details": {"rows": 2.0, "sites_whole": 0.0},
+    }  # fmt: skip
+    missed = {**found, "success": None, "guess": None, "interval": None, "verdict": "not attacked", "note": "no rows"}
+    calibration = {"of": "the positive class", "bins": [[0.1, 3 / 977, 977]], "gap": 0.01234, "brier": 0.2}
+    risk = {
+        "rows": 100,
+        "quasi": ["age"],
+        "before": None,
+        "after": {"rows": 90, "largest": 0.2, "mean": 1 / 7, "unique": 3 / 90},
+    }
+    run = finished(attacks=[found, missed], calibration=calibration, risk={**risk, "why": ""})
+    shown = edited(run, "external")
+    told = json.dumps(shown)
+    assert not [
+        one for one in (str(2 / 39), str(3 / 977), str(1 / 7), str(3 / 90), "secret note", "details") if one in told
+    ]
+    assert shown["attacks"][0]["success"] == 0.051
+    assert shown["attacks"][1]["note"] == "no rows"
+    assert shown["risk"]["after"] == {"rows": 90, "largest": 0.2, "mean": 0.143, "unique": 0.033}
+    assert "confusion" not in shown["metrics"]
+    text = Reader(render([run], title="x", edition="external")).text
+    assert "mean gap 0.0120" in text
+    assert "secret note" in Reader(render([run], title="x")).text
+
+
 def test_the_internal_edition_is_the_run_itself() -> None:
     assert edited(told(), "internal") == told()
     assert edited_plan({"data": {"table": "t"}}, "internal") == {"data": {"table": "t"}}

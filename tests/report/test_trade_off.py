@@ -56,6 +56,20 @@ def test_the_chart_and_its_table_are_on_the_page_and_name_the_front() -> None:
     assert trade_off_chart([], score="accuracy", attack="") is None
 
 
+def test_runs_of_a_comparison_are_called_by_their_setting_and_judged_once() -> None:
+    page = render(RUNS, title="x", settings=SETTINGS)
+    first = page[: page.index('id="settings"')]
+    assert "silo, k = 5, run 1" in first
+    assert "fedavg, masks" in first
+    assert "silo, k = 5, run 2" not in first
+    assert "One run of each setting" in first
+    assert "silo, k = 5, run 2" in page
+    assert "run-2" not in page
+    lost = [{"method": "silo", "name": "run-1", "error": "too few rows"}, *RUNS[1:]]
+    assert "silo, k = 5, run 2" in render(lost, title="x", settings=SETTINGS).split('id="settings"')[0]
+    assert "run-1" in render(RUNS, title="x")
+
+
 def test_a_comparison_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
     assert read_settings(tmp_path) == []
     line = {"set": {"method": "silo", "protection": "k = 5"}, "protection": "k", "runs": [1]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.report.test_report_page import HOSTILE, Reader
+from tests.report.test_report_page import HOSTILE, Reader, without_own_script
 from tests.support.run_reports import disclosure, finished
 
 from kohort.report.flow import flow_picture
@@ -100,4 +100,32 @@ def test_hostile_names_are_text_in_the_picture_too() -> None:
     page = render([finished(HOSTILE, disclosed=[item(HOSTILE, recipient=HOSTILE)])], title="x")
     calm = render([finished(disclosed=[item("dp")])], title="x")
     assert set(Reader(page).tags) <= set(Reader(calm).tags)
-    assert "<script" not in page
+    assert "<script" not in without_own_script(page)
+
+
+def test_what_rows_and_sums_leave_open_is_on_page_one() -> None:
+    rows = verdict_on(run_with(item("k-anonymous", size=4000)))
+    assert any("intersecting their classes" in text for text in rows.unprotected)
+    counts = verdict_on(run_with(item("k-anonymous", size=8)))
+    assert not any("intersecting" in text for text in counts.unprotected)
+    sums = verdict_on(run_with(item("secure-sum")))
+    assert any("collude" in text for text in sums.unprotected)
+
+
+def test_a_budget_that_leaves_something_out_does_not_claim_to_bound_everything() -> None:
+    part = {**NOISE, "dp": {"scope": "rows of high risk; rows of low risk: no guarantee", "whom": "row"}}
+    told = verdict_on(run_with(item("dp"), item("aggregate"), **part))
+    assert "what else left has no noise" in told.sentences[2]
+    assert "rows of low risk: no guarantee" in told.budget
+    exact = verdict_on(run_with(item("dp"), item("aggregate"), **NOISE))
+    assert "what else left has no noise" in exact.sentences[2]
+    counted = verdict_on(run_with(item("dp"), item("secure-sum"), **NOISE))  # such as exact counts for the domain
+    assert "what else left has no noise" in counted.sentences[2]
+    whole = verdict_on(run_with(item("dp"), item("encrypted"), **NOISE, dp={"scope": "all rows"}))
+    assert whole.sentences[2] == "Noise bounds what any result tells of one unit."
+    assert whole.budget.endswith("for each row")
+
+
+def test_raw_rows_are_not_called_generalised() -> None:
+    assert "generalised" not in verdict_on(run_with(item("raw"))).sentences[2]
+    assert "generalised" in verdict_on(run_with(item("k-anonymous"))).sentences[2]

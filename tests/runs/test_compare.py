@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -31,6 +32,7 @@ from kohort.privacy.dp.accounting import Event, describe, epsilon_of
 from kohort.privacy.dp.tuning import cost_of_choice
 from kohort.privacy.guarantee import DP
 from kohort.privacy.ledger.summary import spent_by_site
+from kohort.privacy.policy import Policy
 from kohort.rng import Streams
 from kohort.runs.compare import Options, compare
 from kohort.runs.config import load_plan
@@ -494,3 +496,33 @@ def test_the_command_compares_strengths_and_says_what_was_left_out(plan: Path, t
     assert len(result["settings"]) + len(result["left_out"]) == 4
     if result["tuning"] is None:
         assert "report its score on rows that no run has seen" in said
+
+
+def test_a_dask_cluster_makes_the_same_runs_as_one_process(plan: Path, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    settings = variants_of(plan, [Sweep.parse("train.lr=0.05,0.1")])
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, protocol="tcp"
+    ) as cluster:
+        spread = compare(settings, out=tmp_path / "a", options=Options(seeds=2, dask=cluster.scheduler_address))
+        lost = compare(
+            [*settings, replace(settings[0], plan=replace(settings[0].plan, policy=Policy(min_rows=10**6)))],
+            out=tmp_path / "c",
+            options=Options(dask=cluster.scheduler_address, keep_going=True),
+        )
+    alone = compare(settings, out=tmp_path / "b", options=Options(seeds=2))
+    assert [run["ledger_head"] for run in spread["runs"]] == [run["ledger_head"] for run in alone["runs"]]
+    assert spread["folders"] == alone["folders"]
+    assert len(lost["left_out"]) == 1  # errors come back from workers as what they are
+
+
+def test_a_scheduler_that_is_not_there_is_an_error_that_says_what_to_start(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = variants_of(plan, [Sweep.parse("train.lr=0.05,0.1")])
+    with pytest.raises(ConfigError, match="workers of a Dask cluster are its own"):
+        compare(settings, out=tmp_path / "a", options=Options(dask="tcp://127.0.0.1:9", jobs=2))
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ConfigError) as caught:
+        compare(settings, out=tmp_path / "a", options=Options(dask="tcp://127.0.0.1:9"))
+    assert "kohort[dask]" in str(caught.value.hint)

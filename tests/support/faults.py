@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.support import fuzzing  # noqa: E402
+from tests.support.spread import Cases  # noqa: E402
 
 SECONDS = 120.0
 INTERRUPTED = 130
@@ -404,52 +405,15 @@ def _work(given: argparse.Namespace, here: Path) -> Counter[str]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases on all processors; 0 when none failed."""
-    parser = argparse.ArgumentParser(description="Faults at random moments of the real commands.")
-    parser.add_argument("--cases", type=int, default=600)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--only", choices=list(COMMANDS))
-    parser.add_argument("--fault", choices=FAULTS)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--kept", type=Path, default=ROOT / "out" / "faults")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.worker is not None:
-        print(json.dumps(_work(given, given.worker)))
-        return 0
-    began = time.monotonic()
-    os.environ.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "2"})
-    print(f"seed {given.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="kohort-faults-inputs-") as folder:
-        os.environ["KOHORT_STATE"] = os.environ["XDG_CACHE_HOME"] = f"{folder}/state"
-        make_inputs(Path(folder))
-        found = _spread_out(given, folder)
-    failed = {what: count for what, count in found.items() if what.startswith("!")}
-    tried = sum(count for what, count in found.items() if what[0] not in "!(")
-    print(json.dumps(dict(sorted(found.items())), indent=1))
-    print(f"{tried:,} cases in {time.monotonic() - began:.0f} s: {sum(failed.values())} failed")
-    return 1 if failed or tried < given.cases else 0
-
-
-def _spread_out(given: argparse.Namespace, folder: str) -> Counter[str]:
-    """The counts of all workers; one that ended early counts nothing."""
-    workers = []
-    for job in range(given.jobs):
-        share = given.cases // given.jobs + (job < given.cases % given.jobs)
-        words = ["--worker", folder, "--cases", str(share), "--kept", str(given.kept), "--seed", str(given.seed + job)]
-        chosen = [*(["--only", given.only] if given.only else []), *(["--fault", given.fault] if given.fault else [])]
-        command = [sys.executable, __file__, *words, *chosen]
-        workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    found: Counter[str] = Counter()
-    for worker in workers:
-        said, _ = worker.communicate()
-        if worker.returncode == 0:
-            found += Counter(json.loads(said.splitlines()[-1]))
-        else:
-            found["! a worker ended"] += 1
-    return found
-
+CASES = Cases(
+    name="faults",
+    about="Faults at random moments of the real commands.",
+    program=__file__,
+    count=600,
+    choices={"only": list(COMMANDS), "fault": FAULTS},
+    make_inputs=make_inputs,
+    work=_work,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(CASES.main())

@@ -34,6 +34,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.spread import Cases  # noqa: E402
+
 SECONDS = 60.0
 CELLS = re.compile(rb"zqx|\b73[0-9]{3}\b")
 """Every cell but the target's, whose classes a run names, is one of these: no message can hold one by chance."""
@@ -393,10 +397,11 @@ def _import_everything() -> None:
             importlib.import_module(module.name)
 
 
-def _work(here: Path, seed: int, count: int, only: str | None, kept: Path) -> Counter[str]:
+def _work(given: argparse.Namespace, here: Path) -> Counter[str]:
     _import_everything()
+    seed, kept = given.seed, given.kept
     found: Counter[str] = Counter()
-    for number, case in enumerate(cases(here, seed, count, only)):
+    for number, case in enumerate(cases(here, seed, given.cases, given.only)):
         with tempfile.TemporaryDirectory(prefix="kohort-fuzz-") as folder:
             failed = attempt(case, here, Path(folder))
         found[case.kind] += 1
@@ -411,51 +416,15 @@ def _work(here: Path, seed: int, count: int, only: str | None, kept: Path) -> Co
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases on all processors; 0 when none failed."""
-    parser = argparse.ArgumentParser(description="Damaged inputs through the real commands.")
-    parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--only", choices=list(COMMANDS))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--kept", type=Path, default=ROOT / "out" / "fuzz")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.worker is not None:
-        print(json.dumps(_work(given.worker, given.seed, given.cases, given.only, given.kept)))
-        return 0
-    began = time.monotonic()
-    # The key that signs runs is of the cases alone, and small products need one thread.
-    os.environ.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "2"})
-    print(f"seed {given.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="kohort-fuzz-inputs-") as folder:
-        os.environ["KOHORT_STATE"] = os.environ["XDG_CACHE_HOME"] = f"{folder}/state"
-        make_inputs(Path(folder))
-        found = _spread_out(given, folder)
-    failed = {what: count for what, count in found.items() if what.startswith("!")}
-    tried = sum(found.values()) - sum(failed.values())
-    print(json.dumps(found, indent=1))
-    print(f"{tried:,} cases in {time.monotonic() - began:.0f} s: {sum(failed.values())} failed")
-    return 1 if failed or tried < given.cases else 0
-
-
-def _spread_out(given: argparse.Namespace, folder: str) -> Counter[str]:
-    """The counts of all workers; one that ended early counts nothing."""
-    workers = []
-    for job in range(given.jobs):
-        share = given.cases // given.jobs + (job < given.cases % given.jobs)
-        command = [sys.executable, __file__, "--worker", folder, "--cases", str(share), "--kept", str(given.kept),
-                   "--seed", str(given.seed + job), *(["--only", given.only] if given.only else [])]  # fmt: skip
-        workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    found: Counter[str] = Counter()
-    for worker in workers:
-        said, _ = worker.communicate()
-        if worker.returncode == 0:
-            found += Counter(json.loads(said.splitlines()[-1]))
-        else:
-            found["! a worker ended"] += 1
-    return found
-
+CASES = Cases(
+    name="fuzz",
+    about="Damaged inputs through the real commands.",
+    program=__file__,
+    count=10_000,
+    choices={"only": list(COMMANDS)},
+    make_inputs=make_inputs,
+    work=_work,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(CASES.main())

@@ -6,7 +6,7 @@ With `--items`, sets of items are generalised too, to (k, k^m)-anonymity.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,7 @@ from kohort.cli.common import (
     say,
     stdout,
 )
+from kohort.cli.tables import audit_lines, audit_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from kohort.anonymity.itemsets.kkm import KKmResult
     from kohort.anonymity.relational.anonymise import Anonymised, Report
-    from kohort.tables.prepared import Prepared
+    from kohort.tables.prepared import Declared, Prepared
 
 __all__ = ["register"]
 
@@ -151,6 +152,12 @@ def anonymize(
     write_hierarchies: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write the hierarchies of the released labels.")
     ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Attack the release, and write what was found.")
+    ] = None,
+    control: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="With --audit: rows of persons who are not in it.")
+    ] = None,
     keep_order: Annotated[
         bool, typer.Option("--keep-order", help="Write rows in their order, even where it tells about persons.")
     ] = False,
@@ -193,6 +200,7 @@ def anonymize(
     else:
         read.check_relational_options(algorithm, m=m)
     require_new(out, force=force)
+    _check_audit(audit, control, force=force)
     prepared = prepare(table, declared)
     frame = prepared.for_release()
     declared = prepared.declared
@@ -257,8 +265,8 @@ def anonymize(
             missing=missing,  # type: ignore[arg-type]
         )
         figures = made.report.to_mapping()
+    complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
     if account is not None:
-        complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
         _keep_account(account, made, complete, prepared.person, out)
     sortable = [name for name in (*prepared.identifiers, *columns) if name in prepared.frame.columns]
     tells = prepared.in_dropped_order or order_tells(prepared.frame, sortable, prepared.person)
@@ -273,10 +281,59 @@ def anonymize(
     )
     if write_hierarchies is not None:
         _write_hierarchies(made, sets, write_hierarchies, force=force)
+    found = _attacked(audit, control, declared, made, complete)
     if json:
-        emit({**figures, "notes": list(notes), "out": str(out), **_beside(prepared, made.report)})
+        emit({**figures, "notes": list(notes), "out": str(out), **_beside(prepared, made.report), **found})
     else:
         _print(prepared, made.report, notes, out)
+        _print_audit(found)
+
+
+def _check_audit(audit: Path | None, control: str | None, *, force: bool) -> None:
+    """Refuse a place that is taken, and others to compare with where nothing is attacked."""
+    from kohort.errors import ConfigError
+    from kohort.files import require_new
+
+    if control is not None and audit is None:
+        raise ConfigError("--control is for --audit", hint="Add --audit FILE, or drop --control")
+    if audit is not None:
+        require_new(audit, force=force)
+
+
+def _attacked(
+    out: Path | None,
+    control: str | None,
+    declared: Declared,
+    made: Anonymised | KKmResult,
+    complete: pl.DataFrame,
+) -> dict[str, Any]:
+    """Attack a release with what its maker knows of it as the referee, and write what was found."""
+    if out is None:
+        return {}
+    from kohort.report.audits import write_audits
+    from kohort.runs.auditing.on_release import MadeRelease, audit_release
+    from kohort.tables.prepared import prepare
+
+    release = MadeRelease(
+        table=made.frame,
+        rows=complete[made.kept.tolist()].select(made.frame.columns),
+        classes=made.cluster if hasattr(made, "cluster") else made.classes,
+        quasi=declared.quasi,
+        sensitive=declared.sensitive,
+        target=declared.target,
+        hierarchies=made.hierarchies,
+    )
+    others = None if control is None else prepare(control, declared).for_release()
+    found = audit_release(release, name="the release", control=others).to_mapping()
+    write_audits(out, [found])
+    return {"audit": found}
+
+
+def _print_audit(found: dict[str, Any]) -> None:
+    if found:
+        stdout().print(audit_table(found["audit"]))
+        for line in audit_lines(found["audit"]):
+            stdout().print(line, markup=False)
 
 
 def _print(prepared: Prepared, report: Report, notes: tuple[str, ...], out: Path) -> None:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
+from kohort.cli.tables import audit_lines, audit_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from kohort.evaluate.gaussian_audit import EpsilonAudit
     from kohort.runs.auditing.audit import Audit
     from kohort.runs.config import Plan
@@ -61,15 +60,16 @@ def audit(
     if out is not None:
         require_new(out, force=force)
     found = _attacked(what, shadows=shadows, seed=seed, overrides=set_ or [])
+    told = found.to_mapping()
     if out is not None:
-        write_audits(out, [found.to_mapping()])
+        write_audits(out, [told])
     if json:
-        emit(found.to_mapping())
+        emit(told)
         return
     for note in found.notes:
         say(f"note: {note}")
-    stdout().print(_table(found))
-    for line in _conclusions(found):
+    stdout().print(audit_table(told))
+    for line in audit_lines(told):
         stdout().print(line, markup=False)
 
 
@@ -89,40 +89,6 @@ def _attacked(what: list[Path], *, shadows: int, seed: int, overrides: list[str]
     if len(what) > 1:
         raise ConfigError("only finished runs are attacked together", hint="Give one plan, or two run folders")
     return audit_plan(_plan_of(what[0], overrides), name=str(what[0]), seed=seed, shadows=shadows)
-
-
-def _table(found: Audit) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("attack", "on what", "by", "success", "guess", "95 %", "verdict")
-    for one in found.findings:
-        if one.success is None:
-            continue
-        low, high = one.interval or (one.success, one.success)
-        table.add_row(
-            escape(one.attack),
-            escape(one.on),
-            one.by,
-            f"{one.success:.3f}",
-            "-" if one.guess is None else f"{one.guess:.3f}",
-            f"{low:.3f} to {high:.3f}",
-            one.verdict,
-        )
-    return table
-
-
-def _conclusions(found: Audit) -> list[str]:
-    """What was not attacked and why, then one sentence on what was."""
-    lines = [
-        f"not attacked: {one.on} by {one.by}, {one.attack}: {one.note}" for one in found.findings if one.success is None
-    ]
-    made = [one for one in found.findings if one.success is not None]
-    better = len(found.exposed)
-    lines.append(
-        f"{better} of {len(made)} attacks are better than guessing. What none of them finds, others may still find."
-    )
-    return lines
 
 
 def _bound_epsilon(

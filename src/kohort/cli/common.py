@@ -42,6 +42,7 @@ __all__ = [
     "say",
     "stderr",
     "stdout",
+    "today",
 ]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
@@ -214,3 +215,10 @@ def require_quasi(found: Sequence[str]) -> None:
     """
     if not found:
         raise ConfigError("no quasi-identifier is named", hint="Give --quasi a,b, or quasi in a --schema file")
+
+
+def today() -> str:
+    """The date of a report, in UTC."""
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).date().isoformat()

@@ -63,6 +63,9 @@ def compare(
         int, typer.Option(min=0, help="Audit every run whole, with so many shadow models; 0 for membership alone.")
     ] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    dask: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="A Dask scheduler; its workers need kohort, the tables and DIR.")
+    ] = "",
     yes: Annotated[bool, typer.Option("--yes", help=f"Do not ask before more than {ASK_ABOVE:,} runs.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted comparison in DIR.")] = False,
     force: ForceOption = False,
@@ -83,7 +86,7 @@ def compare(
     if private is not None:
         _require_alone(
             attack=attack or shadows > 0, seeds=seeds != 1, choose=choose is not None, rows=rows != "all",
-            resume=resume, jobs=jobs != 1, strengths=strengths is not None,
+            resume=resume, jobs=jobs != 1, dask=bool(dask), strengths=strengths is not None,
         )  # fmt: skip
         _choose_privately(settings, out=out, tries=private, seed=seed, force=force, json=json)
         return
@@ -101,6 +104,7 @@ def compare(
             attack=attack,
             shadows=shadows,
             jobs=jobs,
+            dask=dask,
             keep_going=strengths is not None,
             resume=resume,
             force=force,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
+from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout, today
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +44,7 @@ def demo(
     prepare_folder(out, force=force)
     if not json:
         say("Ten sites, one age interval each. The first run on a machine compiles the training kernel (some seconds)")
-    runs = run_demo(out, rounds=rounds, watching=_bars(quiet=json))
+    runs = run_demo(out, rounds=rounds, date=today(), watching=_bars(quiet=json))
     if json:
         emit({"out": str(out), "report": str(out / "report.html"), "runs": runs})
         return

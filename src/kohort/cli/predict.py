@@ -21,6 +21,7 @@ from kohort.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from kohort.evaluate.in_parts import Predicted
     from kohort.models.base import Model
 
 __all__ = ["MissingOption", "ModelArgument", "TableArgument", "UnseenOption", "register", "with_unseen"]
@@ -69,61 +70,96 @@ def predict(
     from time import perf_counter
 
     from kohort.errors import ConfigError
-    from kohort.evaluate.tables import predict_table, predicted_column
+    from kohort.evaluate.in_parts import in_parts, predict_in_parts
+    from kohort.evaluate.tables import predicted_column
     from kohort.files import require_new
-    from kohort.tables.datasets.catalogue import open_table
-    from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, write_table
-    from kohort.tables.item_sets import with_item_sets
-    from kohort.tables.reading import ROW, restore_texts
-    from kohort.tables.roles import suspected
+    from kohort.tables.frames import ENDINGS
 
     began = perf_counter()
     if out.suffix.lower() not in ENDINGS:
         raise ConfigError(f"{str(out)!r} has no known ending", hint=f"Use one of {', '.join(ENDINGS)}")
     require_new(out, force=force)
     trained = with_unseen(checked_model(model, cluster, site), unseen)
+    # The table's own columns, whatever the mapping made of them; identifiers only if somebody names them.
+    used = {*trained.encoder.schema.inputs, trained.target, *names(keep)}
+    if _row_by_row(trained, model) and in_parts(table, out):
+        # Any other word than the two known ones is refused by predict_table.
+        found = predict_in_parts(trained, table, out, used=used, proba=proba, missing=missing)  # type: ignore[arg-type]
+    else:
+        found = _at_once(trained, model, table, out, used=used, proba=proba, missing=missing, site=site, force=force)
+    if json:
+        emit(
+            {
+                "rows": found.rows,
+                "skipped": found.skipped,
+                "column": predicted_column(trained),
+                "unseen": found.unknown,
+                "left_out": _left_out(found),
+                "out": str(out),
+                "seconds": perf_counter() - began,
+            }
+        )
+        return
+    if found.hidden:
+        say(f"note: left out, they look like identifiers: {', '.join(found.hidden)}. Add --keep NAME to write them")
+    if found.unknown:
+        listed = ", ".join(f"{name} ({count:,})" for name, count in found.unknown.items())
+        say(f"warning: rows with a category unknown to the model, read as any of its column: {listed}")
+    left = f", {found.skipped:,} of them without a prediction for missing values" if found.skipped else ""
+    parts = f", read in {found.parts:,} parts" if found.parts > 1 else ""
+    say(f"{found.rows:,} rows{left}{parts}. Written to {out}, column {predicted_column(trained)}")
+
+
+def _row_by_row(trained: Model, where: Path) -> bool:
+    """Whether a row is read by itself: how item sets and mapped columns are written is found from the whole table."""
+    from kohort.models.files import about_model, find_model
+
+    return not trained.encoder.schema.items and not about_model(find_model(where)).get("mapping")
+
+
+def _at_once(
+    trained: Model,
+    model: Path,
+    table: str,
+    out: Path,
+    *,
+    used: set[str],
+    proba: bool,
+    missing: str,
+    site: str | None,
+    force: bool,
+) -> Predicted:
+    """Read, predict and write a table as a whole."""
+    from kohort.evaluate.in_parts import Predicted
+    from kohort.evaluate.tables import predict_table
+    from kohort.tables.datasets.catalogue import open_table
+    from kohort.tables.frames import TEXT_ENDINGS, write_table
+    from kohort.tables.item_sets import with_item_sets
+    from kohort.tables.reading import ROW, restore_texts
+    from kohort.tables.roles import suspected
+
     opened = open_table(table)
     agreed = as_agreed(opened.frame, model, site)
     frame = with_item_sets(agreed, trained.encoder.schema.items)[0] if trained.encoder.schema.items else agreed
     exact = opened.texts is not None and out.suffix.lower() in TEXT_ENDINGS
     # Any other word than the two known ones is refused by predict_table.
     found, skipped = predict_table(trained, frame, proba=proba, missing=missing)  # type: ignore[arg-type]
-    unknown = {} if skipped else trained.unseen(frame)
     added = found.select(name for name in found.columns if name not in frame.columns)
-    # The table's own columns, whatever the mapping made of them; identifiers only if somebody names them.
-    used = {*trained.encoder.schema.inputs, trained.target, *names(keep)}
-    hidden = suspected(opened.frame, declared=used)
-    predicted = opened.frame.drop(list(hidden)).with_columns(added)
+    hidden = tuple(suspected(opened.frame, declared=used))
+    predicted = opened.frame.drop(hidden).with_columns(added)
     if exact:
         predicted = restore_texts(predicted.with_row_index(ROW), opened.texts, opened.frame)
     write_table(predicted, out, force=force)
-    if json:
-        emit(
-            {
-                "rows": predicted.height,
-                "skipped": skipped,
-                "column": predicted_column(trained),
-                "unseen": unknown,
-                "left_out": [
-                    *([{"what": "rows", "why": "a value is missing", "count": skipped}] if skipped else []),
-                    *(
-                        [{"what": "columns", "why": "they look like identifiers", "count": len(hidden)}]
-                        if hidden
-                        else []
-                    ),
-                ],
-                "out": str(out),
-                "seconds": perf_counter() - began,
-            }
-        )
-        return
-    if hidden:
-        say(f"note: left out, they look like identifiers: {', '.join(hidden)}. Add --keep NAME to write them")
-    if unknown:
-        listed = ", ".join(f"{name} ({count:,})" for name, count in unknown.items())
-        say(f"warning: rows with a category unknown to the model, read as any of its column: {listed}")
-    left = f", {skipped:,} of them without a prediction for missing values" if skipped else ""
-    say(f"{predicted.height:,} rows{left}. Written to {out}, column {predicted_column(trained)}")
+    unknown = {} if skipped else dict(trained.unseen(frame))
+    return Predicted(rows=predicted.height, skipped=skipped, unknown=unknown, hidden=hidden)
+
+
+def _left_out(found: Predicted) -> list[dict[str, object]]:
+    gone = [
+        {"what": "rows", "why": "a value is missing", "count": found.skipped},
+        {"what": "columns", "why": "they look like identifiers", "count": len(found.hidden)},
+    ]
+    return [entry for entry in gone if entry["count"]]
 
 
 def with_unseen(model: Model, unseen: str | None) -> Model:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kohort.cli.common import ForceOption, JsonOption, emit, say
+from kohort.cli.common import ForceOption, JsonOption, emit, say, today
 
 __all__ = ["register"]
 
@@ -32,6 +32,8 @@ def report(
         bool, typer.Option("--pdf", help="Also print it to a PDF beside the page, by an installed Chromium.")
     ] = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
+    purpose: Annotated[str, typer.Option(help="What the processing is for, as page one shall say.")] = "",
+    date: Annotated[str, typer.Option(help="The date of the report; today's (UTC) when unset.")] = "",
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -42,6 +44,7 @@ def report(
 
     Example: kohort report out/fedavg
     """
+    from kohort.report.about import About
     from kohort.report.curves import read_runs_with_curves
     from kohort.report.page import json_path, write_report
     from kohort.report.printing import find_browser, pdf_path, print_pdf
@@ -49,6 +52,7 @@ def report(
     from kohort.report.trade_off import read_settings
 
     page = out if out is not None else folder / ("report-external.html" if external else "report.html")
+    _keep_audit(json_path(page), audit)
     browser = find_browser() if pdf else None
     written = [page, json_path(page), *([pdf_path(page)] if pdf else [])]
     if audit is None:
@@ -64,6 +68,7 @@ def report(
         plan=read_shared_plan(folder),
         edition="external" if external else "internal",
         settings=read_settings(folder),
+        about=About(purpose=purpose, date=date or today()),
     )
     if browser is not None:
         print_pdf(page, pdf_path(page), browser=browser)
@@ -73,6 +78,15 @@ def report(
         emit({"out": str(page), "json": str(twin), **printed, "runs": len(runs)})
     else:
         say(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, ledgers verified where present. Written to {page}")
+
+
+def _keep_audit(twin: Path, audit: Path | None) -> None:
+    """Refuse a page whose JSON twin would take the place of the audit that it shows."""
+    from kohort.errors import ConfigError
+
+    if audit is not None and twin.resolve() == audit.resolve():
+        hint = "Give the page or the audit another name"
+        raise ConfigError(f"the page's JSON twin {twin.name} would replace the audit", hint=hint)
 
 
 def _require_new(paths: list[Path], *, force: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["outcome_table", "said_beside"]
+__all__ = ["audit_lines", "audit_table", "outcome_table", "said_beside"]
 
 _CLASSES = (("accuracy", "accuracy"), ("F1", "f1"), ("AUC", "auc"))
 _NUMBERS = (("R2", "r2"), ("RMSE", "rmse"), ("MAE", "mae"))
@@ -108,3 +108,60 @@ def _disclosed(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 def _line(entry: Mapping[str, Any]) -> str:
     kind = entry["kind"] if entry["recipient"] == "hub" else f"{entry['kind']} to {entry['recipient']}"
     return f"{kind}: from {entry['rows']:,} rows" if entry["rows"] else f"{kind}: {entry['what']}"
+
+
+def audit_table(found: Mapping[str, Any]) -> Table:
+    """One row per attack that was made: what it found beside a guess.
+
+    Args:
+        found: The JSON object of an audit.
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("attack", "on what", "by", "success", "guess", "95 %", "verdict")
+    for one in found["findings"]:
+        if one["success"] is None:
+            continue
+        low, high = one["interval"] or (one["success"], one["success"])
+        table.add_row(
+            escape(one["attack"]),
+            escape(one["on"]),
+            one["by"],
+            f"{one['success']:.3f}",
+            "-" if one["guess"] is None else f"{one['guess']:.3f}",
+            f"{low:.3f} to {high:.3f}",
+            one["verdict"],
+        )
+    return table
+
+
+def audit_lines(found: Mapping[str, Any]) -> list[str]:
+    """What was not attacked and why, the risk before and after, then one sentence on what was attacked.
+
+    Args:
+        found: The JSON object of an audit.
+    """
+    lines = [
+        f"not attacked: {one['on']} by {one['by']}, {one['attack']}: {one['note']}"
+        for one in found["findings"]
+        if one["success"] is None
+    ]
+    lines += _risk(found.get("risk"))
+    made = [one for one in found["findings"] if one["success"] is not None]
+    better = sum(one["verdict"] == "better than guessing" for one in made)
+    lines.append(
+        f"{better} of {len(made)} attacks are better than guessing. What none of them finds, others may still find."
+    )
+    return lines
+
+
+def _risk(risk: Mapping[str, Any] | None) -> list[str]:
+    """Re-identification risk before and after, in one line."""
+    from kohort.report.words import share
+
+    if risk is None or risk["before"] is None:
+        return []
+    after = "no row left" if risk["after"] is None else f"{share(risk['after']['unique'])} of the rows received"
+    said = f"unique rows by {', '.join(risk['quasi'])}: {share(risk['before']['unique'])} in the sites' tables"
+    return [f"{said}, {after}"]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import write_atomic
+from kohort.report.measured import Calibration, Groups, Risk
 from kohort.report.runs import AttackRow
 
 __all__ = ["AUDIT_FILE", "with_audits", "write_audits"]
@@ -39,30 +41,46 @@ def with_audits(runs: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str,
         path: The audit file.
 
     Returns:
-        The runs; those the file has an audit of have its findings under `attacks`.
+        The runs; those the file has an audit of have its findings under `attacks`, and what it measured under `risk`,
+        `calibration` and `groups`.
 
     Raises:
         ConfigError: The file cannot be read, or is about none of the runs.
         IntegrityError: It is damaged.
     """
     found = _read(path)
-    matched = [{**run, "attacks": found.get(str(run.get("ledger_head")), [])} for run in runs]
+    matched = [{**run, **found.get(str(run.get("ledger_head")), {"attacks": []})} for run in runs]
     if not any(run["attacks"] for run in matched):
         raise ConfigError(f"{path} is an audit of other runs", hint="Audit this run: kohort audit DIR --out FILE")
     return matched
 
 
-def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Findings by the head of a ledger; those of two runs together belong to neither."""
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """What audits found by the head of a ledger; findings on two runs together belong to neither."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
         raw = json.loads(path.read_bytes())
         audits = [audit for audit in raw["audits"] if len(audit["ledger_heads"]) == 1]
-        rows = {audit["ledger_heads"][0]: audit["findings"] for audit in audits}
-        TypeAdapter(dict[str, list[AttackRow]]).validate_python(rows)
+        found = {audit["ledger_heads"][0]: _of_run(audit) for audit in audits}
+        TypeAdapter(dict[str, _Audited]).validate_python(found)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read", hint="Write it with: kohort audit DIR --out FILE") from error
     except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
         raise IntegrityError(f"{path} is not an audit", hint="Write it again: kohort audit DIR --out FILE") from error
-    return rows
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Audited:
+    """What a report takes of an audit."""
+
+    attacks: list[AttackRow]
+    risk: Risk | None = None
+    calibration: Calibration | None = None
+    groups: list[Groups] | None = None
+
+
+def _of_run(audit: Mapping[str, Any]) -> dict[str, Any]:
+    measured = {name: audit[name] for name in ("risk", "calibration", "groups") if audit.get(name) is not None}
+    return {"attacks": audit["findings"], **measured}

@@ -73,11 +73,14 @@ def _arrow(item: DisclosureRow, y: float, most: int) -> str:
     tip = _RIGHT - 8
     head = width / 2 + 5
     label = f"{item.label}, {words.size(item.size)}"
+    told = f"{label} in {words.count(item.releases)} releases, to {item.recipient}: {kind.sentence}"
     return (
+        f"<g><title>{escape(told)}</title>"
         f'<line x1="{_LEFT + 8}" y1="{y}" x2="{tip - head}" y2="{y}" stroke="{kind.color}" stroke-width="{width:.1f}"/>'
         f'<path d="M{tip - head:.1f} {y - head:.1f} L{tip} {y} L{tip - head:.1f} {y + head:.1f} Z" '
         f'fill="{kind.color}"/>'
         f'<text x="{_LEFT + 14}" y="{y - width / 2 - 5:.1f}" fill="currentColor" font-size="13">{escape(label)}</text>'
+        "</g>"
     )
 
 

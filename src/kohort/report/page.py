@@ -1,34 +1,40 @@
 """The HTML report: what the runs learned, what they cost, and what every site disclosed.
 
-Guarantees: the page is one file, loads nothing from the network and runs no script; its Content-Security-Policy forbids
-both. Names of sites, methods and runs are untrusted text and are escaped. The page shows counts, measures and names,
-never the value of a cell. It contains no date, so the same runs give the same page, byte for byte.
+Guarantees: the page is one file and loads nothing from the network. It runs one script, which sorts tables and without
+which nothing is missing; its Content-Security-Policy allows that script by its hash, and nothing else. Names of sites,
+methods and runs are untrusted text and are escaped. The page shows counts, measures and names; of cells, names of
+classes, categories and groups that at least the minimum number of rows share, and nothing else. The only date is the
+one that is given, so the same arguments give the same page, byte for byte.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from pathlib import Path
-from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 from kohort.errors import ConfigError
 from kohort.files import write_atomic
 from kohort.report import charts, words
+from kohort.report.about import About, facts_of
 from kohort.report.curves import curves_html
 from kohort.report.editions import Edition, edited, edited_plan
 from kohort.report.flow import flow_picture
 from kohort.report.plan_keys import shown_plan
 from kohort.report.recommend import recommendation
 from kohort.report.runs import Run, check_run
-from kohort.report.trade_off import Point, points_of, trade_off_chart
+from kohort.report.sections import Chart, made_chart, sections_of
+from kohort.report.trade_off import Point, named_by_setting, points_of, trade_off_chart
 from kohort.report.verdict import verdict_on
 
 if TYPE_CHECKING:
@@ -36,62 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = ["json_path", "render", "write_report"]
 
-SITES_NAMED = 40
-"""With more sites than this, the page names only the sites with the lowest scores and draws the distribution of all."""
 CURVES_SHOWN = 12
 """The curves of the other columns are folded away."""
 NAMES_PER_REASON = 10
 """How many absent sites are named for each reason; the others are counted."""
 
 _PACKAGES = ("kohort", "numpy", "numba", "polars", "altair")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """A chart as SVG, its alternative text for screen readers, and its caption."""
-
-    svg: str
-    alt: str
-    caption: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResultsSection:
-    """The results of runs whose measures are comparable: all classifiers, or all regressions."""
-
-    columns: tuple[str, ...]
-    """Titles of the measures."""
-    keys: tuple[str, ...]
-    """Keys of the same measures in `run.metrics`."""
-    runs: tuple[Run, ...]
-    by_round: Chart | None
-    by_site: Chart | None
-    sites: tuple[SiteRow, ...]
-    """All sites, or those with the lowest scores when there are more than `SITES_NAMED`."""
-    distribution: tuple[ScoreDistribution, ...]
-    site_count: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteRow:
-    """One site: its row counts, and the score of every run on its test rows."""
-
-    name: str
-    rows: int | None
-    test_rows: int | None
-    scores: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreDistribution:
-    """How the scores of one run are distributed over its sites: extremes and quartiles."""
-
-    run: Run
-    lowest: float
-    quarter: float
-    median: float
-    three_quarters: float
-    highest: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +69,7 @@ def write_report(
     plan: Mapping[str, Any] | None = None,
     edition: Edition = "internal",
     settings: Sequence[Mapping[str, Any]] = (),
+    about: About = About(),  # noqa: B008 - frozen
 ) -> Path:
     """Write the page and, beside it, its JSON twin. Each file is written whole or not at all.
 
@@ -123,6 +80,7 @@ def write_report(
         plan: What the plans of the runs have in common.
         edition: For those who ran it, or without anything of single sites and machines.
         settings: Of a comparison, as `kohort.report.trade_off.read_settings` gives them.
+        about: Purpose and date, which no ledger knows.
 
     Returns:
         The path of the JSON twin.
@@ -132,9 +90,11 @@ def write_report(
         IntegrityError: A run lacks a key, or a key is malformed.
     """
     twin = json_path(path)
-    page = render(runs, title=title, plan=plan, edition=edition, settings=settings).encode()
+    page = render(runs, title=title, plan=plan, edition=edition, settings=settings, about=about).encode()
     content = {
         "title": title,
+        "purpose": about.purpose,
+        "date": about.date,
         "edition": edition,
         "plan": edited_plan(plan, edition),
         "versions": _versions(),
@@ -163,6 +123,7 @@ def render(
     plan: Mapping[str, Any] | None = None,
     edition: Edition = "internal",
     settings: Sequence[Mapping[str, Any]] = (),
+    about: About = About(),  # noqa: B008 - frozen
 ) -> str:
     """The page as text.
 
@@ -172,13 +133,15 @@ def render(
         plan: What the plans of the runs have in common; it may show declared settings, never cells.
         edition: As in `write_report`.
         settings: As in `write_report`.
+        about: As in `write_report`.
 
     Raises:
         ConfigError: There is no run.
         IntegrityError: A run lacks a key, or a key is malformed.
     """
     kept = [edited(run, edition) for run in runs]
-    checked = _uniquely_named([check_run(run, where="a run given to the report") for run in kept])
+    named, repeats = named_by_setting(settings, kept)
+    checked = _uniquely_named([check_run(run, where="a run given to the report") for run in named])
     if not checked:
         raise ConfigError("there is no run to report", hint="Carry out a plan first: kohort run PLAN.toml --out DIR")
     finished = [run for run in checked if not run.error]
@@ -193,21 +156,25 @@ def render(
             points=points,
             trade_off=_trade_off(points, finished),
             lead=_lead(finished, shared),
-            verdicts=[(verdict_on(run), _flow(run, alone=len(finished) == 1)) for run in finished],
+            facts=facts_of(finished, about) if finished else [],
+            verdicts=[
+                (verdict_on(run), _flow(run, alone=len(finished) == 1)) for run in finished if run.label not in repeats
+            ],
             recommended=recommendation(finished),
             attacked=any(run.attacked for run in finished),
-            sections=_sections(finished),
+            assessed=any(run.risk for run in finished),
+            sections=sections_of(finished),
             finished=finished,
             failed=[run for run in checked if run.error],
             absent={run.label: _absent_sites(run) for run in finished},
             summaries=_summaries(),
             kinds=words.kinds_in_order({item.kind for run in finished for item in run.disclosed}),
-            bytes_chart=_chart(
+            bytes_chart=made_chart(
                 charts.bytes_by_kind(finished),
                 alt="Bar chart: megabytes that left the sites in each run, by kind of guarantee.",
                 caption="Bytes of all releases that passed a site's door, as the ledgers list them.",
             ),
-            seconds_chart=_chart(
+            seconds_chart=made_chart(
                 charts.seconds_by_part(finished),
                 alt="Bar chart: seconds of the slowest site, the hub and the transfer in each run.",
                 caption="Estimated duration with every site on a machine of its own.",
@@ -215,8 +182,19 @@ def render(
             curves={run.label: _curves(run) for run in finished if run.curves},
             plan=shown_plan(shared),
             versions=_versions(),
+            **_script(),
         )
     )
+
+
+@cache
+def _script() -> dict[str, Any]:
+    """The script that sorts tables, and its hash for the Content-Security-Policy."""
+    from markupsafe import Markup
+
+    text = files("kohort.report").joinpath("templates/sort.js").read_text()
+    digest = b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"script": Markup(text), "script_hash": f"sha256-{digest}"}  # noqa: S704 - our own file
 
 
 def _flow(run: Run, *, alone: bool) -> Chart | None:
@@ -224,7 +202,7 @@ def _flow(run: Run, *, alone: bool) -> Chart | None:
     said = ", ".join(f"{words.kind_named(item.kind).label} to {item.recipient}" for item in run.disclosed)
     drawn = flow_picture(run) if alone else None
     caption = "What left the sites, by recipient and kind of guarantee; wider arrows carried more bytes (logarithmic)."
-    return _chart(drawn, alt=f"Flow from the sites: {said}.", caption=caption)
+    return made_chart(drawn, alt=f"Flow from the sites: {said}.", caption=caption)
 
 
 def _trade_off(points: Sequence[Point], runs: Sequence[Run]) -> Chart | None:
@@ -235,7 +213,7 @@ def _trade_off(points: Sequence[Point], runs: Sequence[Run]) -> Chart | None:
     attack = "best attack above a guess" if whole else "membership attack (a guess: 0.5)"
     score = "accuracy" if runs[0].is_classifier else "R²"
     best = ", ".join(one.label for one in points if one.on_front)
-    return _chart(
+    return made_chart(
         trade_off_chart(points, score=score, attack=attack),
         alt=f"Dot plot: {score} of {len(points)} settings beside what an attacker gains and what can be read. On the "
         f"front: {best}.",
@@ -258,73 +236,6 @@ def _curves(run: Run) -> dict[str, Any]:
         (name, float(curve["importance"]), float(curve["importance"]) / largest) for name, curve in columns.items()
     ]
     return {"lead": found["lead"], "importances": shares, "first": drawn[:CURVES_SHOWN], "others": drawn[CURVES_SHOWN:]}
-
-
-def _sections(runs: Sequence[Run]) -> list[ResultsSection]:
-    """One section of classifiers and one of regressions: their measures cannot be compared with each other."""
-    found = []
-    for is_classifier in (True, False):
-        chosen = tuple(run for run in runs if run.is_classifier == is_classifier)
-        if chosen:
-            found.append(_section(chosen, is_classifier=is_classifier))
-    return found
-
-
-def _section(runs: tuple[Run, ...], *, is_classifier: bool) -> ResultsSection:
-    score = "accuracy" if is_classifier else "R²"
-    names = list(dict.fromkeys(name for run in runs for name in (*run.site_rows, *run.by_site)))
-    measured = [name for name in names if any(name in run.by_site for run in runs)]
-    few = len(names) <= SITES_NAMED
-    drawing = charts.score_by_site(runs, measured, title=score) if few else charts.score_distribution(runs, title=score)
-    rows = [_site_row(name, runs) for name in names]
-    return ResultsSection(
-        columns=("accuracy", "F1", "AUC") if is_classifier else ("R²", "RMSE", "MAE"),
-        keys=("accuracy", "f1", "auc") if is_classifier else ("r2", "rmse", "mae"),
-        runs=runs,
-        by_round=_chart(
-            charts.score_by_round(runs, title=f"{score} on the test rows"),
-            alt=f"Line chart: {score} on the test rows after each round, one line per run; final values: "
-            + ", ".join(f"{run.label} {words.measure(run.score)}" for run in runs)
-            + ".",
-            caption=f"{score[0].upper()}{score[1:]} after each round"
-            + ("; a horizontal line is a run without rounds." if any(len(run.history) < 2 for run in runs) else "."),
-        ),
-        by_site=_chart(
-            drawing,
-            alt=f"{'Dot plot' if few else 'Line chart'}: {score} on the test rows of each site, by run.",
-            caption=f"{score[0].upper()}{score[1:]} on each site's own test rows."
-            if few
-            else f"Number of sites by {score} on their own test rows.",
-        ),
-        sites=tuple(rows if few else sorted(rows, key=_lowest_score)[: SITES_NAMED // 2]),
-        distribution=tuple(found for run in runs if (found := _distribution(run)) is not None),
-        site_count=len(names),
-    )
-
-
-def _site_row(name: str, runs: Sequence[Run]) -> SiteRow:
-    measures = [run.by_site.get(name, {}) for run in runs]
-    test_rows = next((int(rows) for found in measures if isinstance(rows := found.get("rows"), int | float)), None)
-    return SiteRow(
-        name=name,
-        rows=next((run.site_rows[name] for run in runs if name in run.site_rows), None),
-        test_rows=test_rows,
-        scores=tuple(run.score_of(found) for run, found in zip(runs, measures, strict=True)),
-    )
-
-
-def _lowest_score(site: SiteRow) -> float:
-    return min((score for score in site.scores if score is not None), default=math.inf)
-
-
-def _distribution(run: Run) -> ScoreDistribution | None:
-    scores = sorted(score for found in run.by_site.values() if (score := run.score_of(found)) is not None)
-    if len(scores) < 2:
-        return None
-    quarter, median, three_quarters = quantiles(scores, n=4, method="inclusive")
-    return ScoreDistribution(
-        run=run, lowest=scores[0], quarter=quarter, median=median, three_quarters=three_quarters, highest=scores[-1]
-    )
 
 
 def _absent_sites(run: Run) -> list[AbsentSites]:
@@ -380,10 +291,6 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _chart(svg: str | None, *, alt: str, caption: str) -> Chart | None:
-    return None if svg is None else Chart(svg=svg, alt=alt, caption=caption)
-
-
 def _finite(value: Any) -> Any:
     """`value` with null in place of NaN and infinity, which JSON cannot express."""
     if isinstance(value, float):
@@ -410,6 +317,7 @@ def _environment() -> Environment:
         "count": words.count,
         "measure": words.measure,
         "bound": words.bound,
+        "share": words.share,
         "size": words.size,
         "seconds": words.seconds,
         "kind": words.kind_named,

@@ -24,6 +24,7 @@ from kohort.privacy.ledger.bound import UNKNOWN_SIGNER
 from kohort.privacy.ledger.summary import with_ledger_figures
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.report import words
+from kohort.report.measured import Calibration, Groups, Risk
 from kohort.report.words import printable
 
 __all__ = [
@@ -84,6 +85,8 @@ class LedgerCheck:
     refusals: Count
     signed_by: str = ""
     """Whose signature was checked; empty when the signer is not known here."""
+    signer: str = ""
+    """The fingerprint of the key that signed."""
     notes: list[str] = field(default_factory=list)
     """What the reader must be told of it."""
 
@@ -149,6 +152,10 @@ class Run:
     """None when there was no ledger to verify."""
     attacks: list[AttackRow] = field(default_factory=list)
     """What `kohort audit` found; empty for a run that was not audited."""
+    risk: Risk | None = None
+    """Re-identification risk before and after, where an audit counted it."""
+    calibration: Calibration | None = None
+    groups: list[Groups] | None = None
 
     @property
     def rows(self) -> int:

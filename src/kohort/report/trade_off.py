@@ -17,7 +17,7 @@ from kohort.evaluate.choice import ADVANTAGE, MEMBERSHIP, figures_of, front, int
 from kohort.report.charts import SERIES, drawn
 from kohort.report.words import printable
 
-__all__ = ["Point", "points_of", "read_settings", "trade_off_chart"]
+__all__ = ["Point", "named_by_setting", "points_of", "read_settings", "trade_off_chart"]
 
 COMPARISON_FILE: Final = "compare.json"
 PROTECTIONS: Final = ("none", "k", "l", "t", "epsilon", "masks", "encryption")
@@ -83,6 +83,33 @@ def read_settings(folder: Path) -> list[dict[str, Any]]:
         ]
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise IntegrityError(f"{path} is not a comparison", hint="Compare again: kohort compare --resume") from error
+
+
+def named_by_setting(
+    settings: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], frozenset[str]]:
+    """Runs of a comparison, called by their setting instead of their folder.
+
+    Args:
+        settings: What `read_settings` found.
+        runs: The JSON objects of the runs, with their folders as `name`.
+
+    Returns:
+        The runs, and the names of those that repeat their setting with another seed: all but the first that finished.
+    """
+    finished = {run.get("name") for run in runs if not run.get("error")}
+    names: dict[str, str] = {}
+    repeats: set[str] = set()
+    for line in settings:
+        several = len(line["folders"]) > 1
+        own = {
+            folder: line["label"] + (f", run {place}" if several else "")
+            for place, folder in enumerate(line["folders"], start=1)
+        }
+        names |= own
+        repeats |= set([own[folder] for folder in line["folders"] if folder in finished][1:])
+    named = [{**run, "name": names.get(str(run.get("name")), run.get("name", ""))} for run in runs]
+    return named, frozenset(repeats)
 
 
 def points_of(settings: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]) -> list[Point]:

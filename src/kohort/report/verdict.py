@@ -69,8 +69,13 @@ def _tone(private: Sequence[DisclosureRow]) -> str:
 def _budget(run: Run) -> str:
     if run.epsilon is None:
         return "No privacy budget: nothing bounds what the model tells of one row"
-    whom = (run.dp or {}).get("whom") or run.unit or "row"
-    return f"Epsilon {run.epsilon:.4g}, delta {run.delta or 0:.3g}, for each {whom}"
+    whom, scope = (run.dp or {}).get("whom") or run.unit or "row", _scope(run)
+    of = f" ({scope})" if scope and scope != "all rows" else ""
+    return f"Epsilon {run.epsilon:.4g}, delta {run.delta or 0:.3g}, for each {whom}{of}"
+
+
+def _scope(run: Run) -> str:
+    return str((run.dp or {}).get("scope") or "")
 
 
 def _headline(private: Sequence[DisclosureRow]) -> str:
@@ -110,8 +115,13 @@ def _what_left(private: Sequence[DisclosureRow]) -> str:
 
 
 def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
+    exact = {item.kind for item in private} - {"dp", "encrypted"}
+    if run.epsilon is not None and (exact or "no guarantee" in _scope(run)):
+        return "Noise bounds what results under the budget tell of one unit; what else left has no noise."
     if run.epsilon is not None:
-        return "Noise bounds what any result tells of one unit; its scope is in the budget."
+        return "Noise bounds what any result tells of one unit."
+    if any(item.kind == "raw" for item in private):
+        return "Rows that left cannot be called back, and their recipient reads every value."
     if any(item.holds_rows for item in private):
         return "Rows that left cannot be called back; a generalised row still tells what its class has in common."
     if any(item.kind == "secure-sum" for item in private):
@@ -136,6 +146,10 @@ def _unprotected(run: Run, private: Sequence[DisclosureRow]) -> list[str]:
     elif run.dp and "no guarantee" in str(run.dp.get("scope", "")):
         found.append(f"What the budget covers: {run.dp['scope']}.")
     found += [words.kind_named(name).sentence for name in ("raw", *_NUMBERS, *_SMALL_CELLS) if name in kinds]
+    if any(item.holds_rows and item.kind != "raw" for item in private):
+        found.append(words.NOT_PROTECTED)
+    if "secure-sum" in kinds:
+        found.append(words.COLLUSION)
     if run.engine == "local":
         found.append("Hub and sites ran in one process: a simulation protects nobody by itself.")
     if run.ledger is None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "COLLUSION",
+    "NOT_PROTECTED",
     "Kind",
     "bound",
     "budget",
@@ -17,6 +19,7 @@ __all__ = [
     "measure",
     "printable",
     "seconds",
+    "share",
     "size",
 ]
 
@@ -35,10 +38,17 @@ class Kind:
     """What it means for the people in the rows."""
 
 
-_NOT_PROTECTED = (
-    " Not protected: people with rows at several sites, who can be singled out by intersecting their classes, and what "
-    "can be inferred from knowing how classes are formed (minimality and downcoding attacks)."
+NOT_PROTECTED = (
+    "People with rows at several sites, who can be singled out by intersecting their classes, and what can be inferred "
+    "from knowing how classes are formed (minimality and downcoding attacks)."
 )
+"""What generalised rows leave open."""
+_NOT_PROTECTED = f" Not protected: {NOT_PROTECTED[0].lower()}{NOT_PROTECTED[1:]}"
+COLLUSION = (
+    "A site against its peers: shares of a secure sum hide a site only while no more sites collude with the hub, or "
+    "with a key-holder, than the sum was made for."
+)
+"""What secure sums leave open."""
 _KINDS = (
     Kind(
         "raw",
@@ -199,6 +209,11 @@ def measure(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"  # noqa: RUF001 - an en dash is what a reader expects in an empty cell
     return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def share(value: float) -> str:
+    """A share in per cent: one decimal, three significant digits below 1 %."""
+    return f"{100 * value:.1f} %" if value >= 0.01 or value == 0 else f"{100 * value:.2g} %"
 
 
 def bound(value: float) -> str:

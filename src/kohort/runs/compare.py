@@ -36,6 +36,7 @@ from kohort.rng import Streams
 from kohort.runs.auditing.audit import audit_folders
 from kohort.runs.auditing.on_model import loss_threshold_of
 from kohort.runs.backend import Simulation
+from kohort.runs.cluster import dask_cluster
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder, stored_result
 from kohort.runs.low_risk import Rehearsal
@@ -62,6 +63,7 @@ class Options:
         attack: Whether every model is attacked by membership inference, as one more figure and axis.
         shadows: Above 0: every run is audited whole, with so many shadow models.
         jobs: Runs at a time, each in a process of its own.
+        dask: The address of a Dask scheduler whose workers make the runs; empty for this machine.
         keep_going: List settings that fail, and go on with the others.
         resume: Keep the runs that are finished there and go on with the others.
         force: Replace what is in the folder.
@@ -72,6 +74,7 @@ class Options:
     attack: bool = False
     shadows: int = 0
     jobs: int = 1
+    dask: str = ""
     keep_going: bool = False
     resume: bool = False
     force: bool = False
@@ -106,7 +109,7 @@ def compare(
     if not options.resume:
         require_new(out, force=options.force)
         _clear(out)
-    jobs = _jobs(settings, out, options)
+    jobs = _jobs(settings, out.resolve() if options.dask else out, options)
     done: dict[int, dict[str, Any]] = {}
     lost: dict[str, str] = {}
     for job, made in _carried_out(jobs, options, say):
@@ -147,6 +150,8 @@ class _Job:
 def _check(settings: Sequence[Variant], options: Options) -> None:
     if options.rows not in get_args(Rows):
         raise ConfigError(f"cannot compare on {options.rows!r} rows", hint=nearest(str(options.rows), get_args(Rows)))
+    if options.dask and options.jobs != 1:
+        raise ConfigError("the workers of a Dask cluster are its own", hint="Drop --jobs, or --dask")
     if options.shadows and options.rows != "all":
         raise ConfigError("whole audits repeat runs on all rows", hint="Drop --shadows, or use --rows all")
     if not settings or not 1 <= len(settings) * options.seeds <= MOST_RUNS:
@@ -171,6 +176,13 @@ def _carried_out(
     jobs: Sequence[_Job], options: Options, say: Callable[[str], None]
 ) -> Iterator[tuple[_Job, dict[str, Any] | KohortError]]:
     """Every run, in order; an error ends them unless failures are to be listed."""
+    if options.dask:
+        with dask_cluster(options.dask) as submit:
+            begun = [(job, submit(_one_run, job, options)) for job in jobs]
+            for job, result in begun:
+                say(job.words)
+                yield job, _tried(result, options)
+        return
     if options.jobs == 1:
         for job in jobs:
             say(job.words)

@@ -17,6 +17,7 @@ from typing import Any
 from kohort.errors import ConfigError, KohortError, ResourceError
 from kohort.files import disk_errors, write_atomic
 from kohort.methods.registry import Method, find_method, methods
+from kohort.report.about import About
 from kohort.report.audits import AUDIT_FILE, with_audits, write_audits
 from kohort.report.curves import read_runs_with_curves
 from kohort.report.page import write_report
@@ -29,6 +30,7 @@ __all__ = ["MARK", "ROUNDS", "TITLE", "Watch", "demo_plan", "prepare_folder", "r
 
 ROUNDS = 60
 TITLE = "Ten sites, one income model"
+PURPOSE = "Demonstration on a public table (Adult)"
 MARK = ".kohort-demo"
 """A folder with this file is a demo's own and may be replaced by the next one."""
 
@@ -89,6 +91,7 @@ def run_demo(
     *,
     rounds: int = ROUNDS,
     seed: int = 0,
+    date: str = "",
     watching: Callable[[Method], AbstractContextManager[Watch]] = lambda _: nullcontext(lambda _: None),
 ) -> list[dict[str, Any]]:
     """Run every method into `folder`, attack every model, verify every ledger, and write the report.
@@ -97,6 +100,7 @@ def run_demo(
         folder: Where the runs go, one folder per method.
         rounds: Rounds of iterative methods.
         seed: Of all runs.
+        date: Of the report.
         watching: Opens a watcher for each method in turn.
 
     Returns:
@@ -124,7 +128,7 @@ def run_demo(
     if audits:
         write_audits(folder / AUDIT_FILE, audits)
         runs = with_audits(runs, folder / AUDIT_FILE)
-    write_report(folder / "report.html", runs, title=TITLE, plan=read_shared_plan(folder))
+    write_report(folder / "report.html", runs, title=TITLE, plan=read_shared_plan(folder), about=About(PURPOSE, date))
     if len(errors) == len(runs):
         raise errors[0]
     return runs
@@ -134,14 +138,20 @@ def _run_and_attack(plan: Plan, place: Path, seed: int, watch: Watch) -> dict[st
     """Run a plan, and attack its model by the loss threshold: the attack that needs nothing but the model and rows."""
     # The attacks load every method's machinery; a plan of the demo needs its own alone.
     from kohort.runs.auditing.audit import Audit
+    from kohort.runs.auditing.measured import measured
     from kohort.runs.auditing.on_model import loss_threshold_of
     from kohort.runs.auditing.replay import Listening
 
     backend = Listening(tasks=frozenset())
     outcome = run(plan, out=place, seed=seed, force=True, watch=watch, backend=backend)
-    found = loss_threshold_of(outcome.model, backend.populations[0], seed=seed)
-    heads = (outcome.ledger_head,)
-    return Audit(audited=(place.name,), method=plan.method, findings=(found,), ledger_heads=heads).to_mapping()
+    population = backend.populations[0]
+    return Audit(
+        audited=(place.name,),
+        method=plan.method,
+        findings=(loss_threshold_of(outcome.model, population, seed=seed),),
+        ledger_heads=(outcome.ledger_head,),
+        measured=measured(outcome, population),
+    ).to_mapping()
 
 
 def prepare_folder(folder: Path, *, force: bool) -> None:

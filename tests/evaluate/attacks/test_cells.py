@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kohort.evaluate.attacks.cells import OpenedCells, cells_finding
+from kohort.evaluate.attacks.cells import OpenedCells, SmallestCells, cells_finding
 from kohort.evaluate.attacks.finding import Finding
 
 CELLS = 40
@@ -56,3 +56,36 @@ def test_cells_that_hold_nobody_or_that_a_person_is_not_in_say_nothing() -> None
     one = cells_finding([made], (np.array([1.0, 1.0]), np.array([1.0])), classes=2, on="", by="")
     assert one.success == 0.0
     assert one.details["alone"] == 0.0
+
+
+def test_the_smallest_cell_of_all_later_totals_is_bet_on() -> None:
+    truth = np.array([1.0, 0.0, 1.0])
+    expected = np.array([[0.4], [0.3], [0.2]])
+    own, nobody = np.array([[0], [0], [1]]), np.array([[0], [0], [0]])
+    found = SmallestCells.of((truth, truth), classes=2)
+    first = OpenedCells(np.array([2.0, 9.0]), np.array([0.3, -5.0]), np.zeros(2, dtype=np.int64), own, nobody)
+    found.take(first, (expected, expected))
+    assert np.allclose(found.told[0][:, 0], [0.55, 0.45, 0.2 - 5 / 9])
+    alone = OpenedCells(
+        np.array([1.0]), np.array([0.8]), np.zeros(1, dtype=np.int64), np.array([[-1], [-1], [0]]), nobody
+    )
+    found.take(alone, (expected, expected))
+    assert np.allclose(found.told[0][:, 0], [0.55, 0.45, 1.0])
+    one = found.finding(on="", by="")
+    assert one.success == 1.0
+    assert one.details["alone"] == pytest.approx(1 / 3)
+    assert one.details["control"] == pytest.approx(2 / 3)
+
+
+def test_a_class_of_several_is_the_one_its_cells_say_most_of() -> None:
+    truth = np.array([2.0])
+    found = SmallestCells.of((truth, truth), classes=3)
+    cells = OpenedCells(
+        np.array([1.0, 1.0, 1.0]),
+        np.array([-0.5, -0.3, 0.8]),
+        np.arange(3),
+        np.array([[0, 1, 2]]),
+        np.array([[0, 1, 2]]),
+    )
+    found.take(cells, (np.array([[0.5, 0.3, 0.2]]), np.array([[0.2, 0.9, 0.2]])))
+    assert found.finding(on="", by="").success == 1.0

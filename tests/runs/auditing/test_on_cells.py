@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.evaluate.attacks.cells import OpenedCells, cells_finding
+from kohort.evaluate.attacks.cells import OpenedCells, SmallestCells, cells_finding
 from kohort.runs.auditing import on_cells
 from kohort.runs.auditing.audit import attack_replay
-from kohort.runs.auditing.on_cells import cells_findings
+from kohort.runs.auditing.on_cells import cells_findings, later_findings
 from kohort.runs.auditing.replay import Replay, repeat
 from kohort.runs.config import load_plan
 
@@ -117,3 +117,54 @@ def test_an_audit_has_it_and_says_where_it_does_not_apply() -> None:
     (one,) = cells_findings(replayed(private, people(1_200)))
     assert "noise" in one.note
     assert cells_findings(replayed({"name": "fedavg"}, people(300))) == []
+
+
+MANY = {**FINE, "steps": 4, "depth": 5, "trees": 4}
+
+
+@pytest.mark.parametrize("classes", [2, 3, 0])
+def test_cells_of_later_totals_tell_the_targets_of_persons_alone_in_them(classes: int) -> None:
+    (one,) = later_findings(replayed(MANY, people(600, classes=classes)))
+    assert one.exposed
+    assert one.success is not None
+    assert one.success >= one.details["alone"] > 0.2
+    assert one.details["smallest"] == 1.0
+
+
+def test_the_first_step_is_no_part_of_later_totals_and_that_is_said() -> None:
+    (one,) = later_findings(replayed(FINE, people(300)))
+    assert one.success is None
+    assert "no total was opened after the first step" in one.note
+
+
+def test_bins_of_many_persons_tell_nothing_more_in_later_totals() -> None:
+    (few,) = later_findings(replayed({"name": "additive", "rounds": 6}, people(900)))
+    assert few.details["smallest"] >= 20
+    assert few.details["alone"] == 0.0
+    (fine,) = later_findings(replayed({"name": "additive", "rounds": 6, "min_bin": 1}, people(150)))
+    assert fine.details["smallest"] < 20
+
+
+@pytest.mark.parametrize("method", [MANY, {"name": "additive", "rounds": 5, "min_bin": 1}])
+@pytest.mark.parametrize("classes", [2, 0])
+def test_residuals_of_later_cells_are_those_of_the_persons_in_them(
+    method: dict[str, Any], classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[OpenedCells, Any]] = []
+    take = SmallestCells.take
+
+    def listened(self: SmallestCells, cells: OpenedCells, expected: Any) -> None:
+        seen.append((cells, self.truth[0] - expected[0][:, 0]))
+        take(self, cells, expected)
+
+    monkeypatch.setattr(SmallestCells, "take", listened)
+    later_findings(replayed(method, people(200, classes=classes)))
+    assert len(seen) >= 3
+    for cells, apart in seen:  # every training row is a member here
+        sums, held = np.zeros(len(cells.rows)), np.zeros(len(cells.rows))
+        for own in cells.members.T:
+            inside = own >= 0
+            np.add.at(held, own[inside], 1)
+            np.add.at(sums, own[inside], apart[inside])
+        assert np.array_equal(held, cells.rows)
+        assert np.allclose(sums, cells.sums, atol=1e-3)

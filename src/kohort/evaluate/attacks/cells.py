@@ -5,6 +5,11 @@ While the model still says the same of everybody, that sum is a count: how many 
 attacker knows a person's inputs and that he took part, looks his cells up, and bets on the class that the purest of
 them has; a cell of one person tells that person's class for certain. Of a number, the smallest cell's mean is the bet.
 Persons who did not take part are asked about in the same way: what is right for them, too, is a fact about everybody.
+
+After the first step rows have scores of their own, and a cell's sum is that of targets less what the model expects. The
+attacker knows the model before every total, so he knows what it expected of the person. Persons of a cell are alike to
+him: his bet is what the model expected plus the cell's mean residual, in the smallest cell the person is in over all
+totals. Alone in a cell, a person's target is told for certain; in larger cells the bet is nearly the model's own.
 """
 
 from __future__ import annotations
@@ -15,11 +20,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.evaluate.attacks.finding import Finding, beside_control
+from kohort.evaluate.attacks.finding import Finding, beside_control, not_attacked
 
-__all__ = ["ATTACK", "OpenedCells", "cells_finding"]
+__all__ = ["ATTACK", "LATER", "OpenedCells", "SmallestCells", "cells_finding"]
 
 ATTACK: Final = "attribute: targets told by small cells"
+LATER: Final = "attribute: targets told by small cells of later totals"
 CLOSE: Final = 0.05
 """A number counts as told when it is off by at most this share of its range."""
 Floats = NDArray[np.float64]
@@ -32,8 +38,9 @@ class OpenedCells:
 
     Attributes:
         rows: How many persons each cell holds.
-        sums: How many of them have the class that the cell is about, or the sum of their numbers.
-        about: The class that each cell is about: 1 of two classes; 0 for a number.
+        sums: How many of them have the class that the cell is about, or the sum of their numbers; of later totals, the
+            sum of what they are above what the model expects.
+        about: The class that each cell is about: 1 of two classes; 0 for a number. Of later totals, which output.
         members: The cells of each person who took part, [persons, cells of one]; -1 for none.
         others: The same of persons who did not.
     """
@@ -85,6 +92,102 @@ def cells_finding(
         "same asked of persons who did not take part, or the commonest value",
         details={"alone": alone, "smallest": smallest, "control": control / counts[1], "commonest": base},
     )
+
+
+@dataclass
+class SmallestCells:
+    """What the smallest cell of each person tells, over all later totals.
+
+    Attributes:
+        truth: The class codes, or numbers from 0 to 1, of members and of others; no bet looks at them.
+        classes: How many classes there are; 0 for a number.
+        rows: How many persons the smallest cell holds, [persons, outputs], of members and of others.
+        told: The bet on each output.
+        totals: How many totals were looked at.
+    """
+
+    truth: tuple[Floats, Floats]
+    classes: int
+    rows: tuple[Floats, Floats]
+    told: tuple[Floats, Floats]
+    totals: int = 0
+
+    @classmethod
+    def of(cls, truth: tuple[Floats, Floats], *, classes: int) -> SmallestCells:
+        """Before the first total: nobody is in a cell.
+
+        Args:
+            truth: As in the attributes.
+            classes: As in the attributes.
+        """
+        outputs = classes if classes > 2 else 1
+        rows = tuple(np.full((len(own), outputs), np.inf) for own in truth)
+        told = tuple(np.full((len(own), outputs), np.nan) for own in truth)
+        return cls(truth, classes, (rows[0], rows[1]), (told[0], told[1]))
+
+    def take(self, cells: OpenedCells, expected: tuple[Floats, Floats]) -> None:
+        """Look up everybody's cells in one more total.
+
+        Args:
+            cells: Its cells.
+            expected: What the model before it says of members and of others, [persons, outputs].
+        """
+        self.totals += 1
+        for side, places in enumerate((cells.members, cells.others)):
+            for own in places.T:
+                self._look_up(side, own, cells, expected[side])
+
+    def _look_up(self, side: int, place: Integers, cells: OpenedCells, expected: Floats) -> None:
+        persons = np.flatnonzero((place >= 0) & (cells.rows[place] > 0))
+        cell = place[persons]
+        output, held = cells.about[cell], cells.rows[cell]
+        smaller = held < self.rows[side][persons, output]
+        persons, cell, output, held = persons[smaller], cell[smaller], output[smaller], held[smaller]
+        self.rows[side][persons, output] = held
+        self.told[side][persons, output] = expected[persons, output] + cells.sums[cell] / held
+
+    def finding(self, *, on: str, by: str) -> Finding:
+        """How often the bets are right.
+
+        Args:
+            on: What was attacked.
+            by: Who has it.
+
+        Returns:
+            The finding; one that says why not where no later total was opened.
+        """
+        inside = [np.isfinite(own).all(axis=1) for own in self.told]
+        if not inside[0].any() or not inside[1].any():
+            why = "no total was opened after the first step"
+            return not_attacked(LATER, "attribute", on=on, by=by, why=why)
+        hits, control = (
+            int(_right(self._bet(own[kept]), truth[kept], self.classes).sum())
+            for own, truth, kept in zip(self.told, self.truth, inside, strict=True)
+        )
+        counts = [int(kept.sum()) for kept in inside]
+        base = _base_rate(self.truth[0], self.classes)
+        alone = float((self.rows[0] == 1).any(axis=1).mean())
+        smallest = float(min(own.min() for own in self.rows))
+        return Finding(
+            attack=LATER,
+            family="attribute",
+            on=on,
+            by=by,
+            measure="share of persons whose target was told",
+            success=hits / counts[0],
+            guess=max(control / counts[1], base),
+            interval=beside_control(hits, counts[0], control, counts[1]),
+            note=f"{self.totals:,} totals; the smallest cell holds {smallest:,.0f}, {alone:.1%} of persons are alone "
+            "in one. The guess: the same asked of persons who did not take part, or the commonest value",
+            details={"alone": alone, "smallest": smallest, "control": control / counts[1], "commonest": base},
+        )
+
+    def _bet(self, told: Floats) -> Floats:
+        if not self.classes:
+            return np.asarray(np.clip(told[:, 0], 0.0, 1.0))
+        if self.classes > 2:
+            return np.asarray(told.argmax(axis=1), dtype=np.float64)
+        return np.asarray(told[:, 0] > 0.5, dtype=np.float64)
 
 
 def _bets(opened: list[OpenedCells], places: list[Integers], persons: int, classes: int) -> Floats:

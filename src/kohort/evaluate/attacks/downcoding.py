@@ -33,6 +33,8 @@ __all__ = ["ATTACK", "Recoded", "downcode"]
 ATTACK: Final = "attribute: finer values than released (downcoding)"
 DRAWS: Final = 400
 """Rows that are imagined for each class."""
+MOST_CLASSES: Final = 1_000
+"""Classes that are bet on, at most; drawn at random where there are more."""
 STRUCK: Final = 0.05
 """A class is bet on when finer classes would have taken at least this share of the imagined rows, and not all."""
 Integers = NDArray[np.int64]
@@ -111,7 +113,10 @@ def downcode(table: Recoded, others: pl.DataFrame, *, on: str, by: str, seed: in
         return not_attacked(ATTACK, "attribute", on=on, by=by, why="no cell stands for several values")
     random = np.random.default_rng(seed)
     score, bet_on = _Score(), 0
-    for place in range(table.cells.height):
+    places = np.arange(table.cells.height)
+    if len(places) > MOST_CLASSES:
+        places = np.sort(random.choice(places, MOST_CLASSES, replace=False))
+    for place in places.tolist():
         drawn, left = _imagined(columns, table.release, place, random)
         if not STRUCK <= 1 - left.mean() < 1:
             continue
@@ -131,7 +136,7 @@ def downcode(table: Recoded, others: pl.DataFrame, *, on: str, by: str, seed: in
         success=score.right / score.cells,
         guess=score.guessed / score.cells,
         interval=beside_control(score.right, score.cells, score.guessed, score.cells),
-        note=f"{bet_on:,} of {table.cells.height:,} classes lie around finer ones; the guess: the commonest value that "
+        note=f"{bet_on:,} of {len(places):,} classes lie around finer ones; the guess: the commonest value that "
         "a cell allows",
         details={"cells": float(score.cells), "classes": float(bet_on)},
     )

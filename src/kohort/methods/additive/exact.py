@@ -23,7 +23,7 @@ from kohort.models.additive.choice import PairChoice
 from kohort.models.additive.descent import CURVATURE, Descent, Metric
 from kohort.models.additive.design import Design
 from kohort.models.additive.gram import MOST_BINS, GramMetric, count_pairs, gram_of, pair_cells, shift_of
-from kohort.models.additive.model import AdditiveModel
+from kohort.models.additive.model import AdditiveModel, means_of
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.learner import Memory, Whole, per_row
@@ -114,6 +114,19 @@ class ExactLearner(AdditiveLearner):
             parts.append(design.summed(per_row(np.square(bounded), RESIDUAL_STEPS)).ravel())
         loss = per_row(np.clip(losses, -LARGEST_LOSS, LARGEST_LOSS), LOSS_STEPS).sum()
         return np.concatenate([*parts, [loss]]).astype(np.int64)
+
+    def expected(self, rows: Rows, memory: Memory) -> Floats:
+        """What the model so far says of rows, [rows, outputs]: probabilities, or numbers on the scale of their range.
+
+        Args:
+            rows: The rows.
+            memory: What is kept about them.
+
+        Returns:
+            The means.
+        """
+        w = self._at.w
+        return means_of(self.link, self._design(rows, memory).scores(w[:-1], w[-1]))
 
     @property
     def _at(self) -> Descent:

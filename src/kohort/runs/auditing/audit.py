@@ -6,8 +6,8 @@ the hub and all sites but one, and whoever has the model. An attacker never sees
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from kohort.evaluate.attacks.finding import FAMILIES, Family, Finding, not_attac
 from kohort.methods.oneshot.paper import SEND_FACTORS
 from kohort.methods.syntactic.exchange import PUBLISH
 from kohort.privacy.ledger.ledger import Disclosure
-from kohort.runs.auditing.on_cells import cells_findings
+from kohort.runs.auditing.measured import measured
+from kohort.runs.auditing.on_cells import cells_findings, later_findings
 from kohort.runs.auditing.on_classes import classes_findings
 from kohort.runs.auditing.on_model import membership_findings
 from kohort.runs.auditing.on_rows import rows_findings, together_findings
@@ -47,6 +48,7 @@ class Audit:
         findings: One per attack, and one per release that was not attacked.
         ledger_heads: The heads of the ledgers of the runs, in order.
         notes: What a reader must be told.
+        measured: Risk, calibration and groups, beside attacks; empty for two runs together.
     """
 
     audited: tuple[str, ...]
@@ -54,6 +56,7 @@ class Audit:
     findings: tuple[Finding, ...]
     ledger_heads: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def exposed(self) -> tuple[Finding, ...]:
@@ -69,6 +72,7 @@ class Audit:
             **{family: _summary(self.findings, family) for family in FAMILIES},
             "findings": [one.to_mapping() for one in self.findings],
             "notes": list(self.notes),
+            **self.measured,
         }
 
 
@@ -97,8 +101,8 @@ def audit_plan(
     """
     replay = repeat(plan, seed=seed, tasks=_NOTED, tables=tables)
     found = attack_replay(replay, shadows=shadows)
-    heads = (replay.outcome.ledger_head,)
-    return Audit(audited=(name,), method=plan.method, findings=found, ledger_heads=heads)
+    heads, beside = (replay.outcome.ledger_head,), measured(replay.outcome, replay.population)
+    return Audit(audited=(name,), method=plan.method, findings=found, ledger_heads=heads, measured=beside)
 
 
 def audit_folders(
@@ -136,8 +140,8 @@ def audit_folders(
     ]
     found = [finding for replay in replays for finding in attack_replay(replay, shadows=shadows)]
     if len(replays) == 2:
-        found += together_findings(*replays)
-    return Audit(findings=tuple(found), **facts)
+        return Audit(findings=(*found, *together_findings(*replays)), **facts)
+    return Audit(findings=tuple(found), measured=measured(replays[0].outcome, replays[0].population), **facts)
 
 
 def attack_replay(replay: Replay, *, shadows: int) -> tuple[Finding, ...]:
@@ -155,6 +159,7 @@ def attack_replay(replay: Replay, *, shadows: int) -> tuple[Finding, ...]:
         *rows_findings(replay, seed=replay.seed),
         *classes_findings(replay, seed=replay.seed),
         *cells_findings(replay),
+        *later_findings(replay),
         *updates_findings(replay),
         *totals_findings(replay),
     ]
@@ -204,9 +209,7 @@ def _why_not(replay: Replay, entry: Disclosure) -> str:
         return "ciphertexts, which their recipient cannot open"
     if entry.kind == "secure-sum":
         if replay.plan.method in ("additive", "trees"):
-            return (
-                "totals after the first hold residuals that differ from row to row; the first ones are attacked above"
-            )
+            return "the hub opens totals over all sites and learns no site's own; their cells are attacked above"
         return "the hub opens totals over all sites and learns no site's own; the model made of them is attacked above"
     if entry.kind in _ROW_KINDS:
         held = replay.outcome.received is not None and entry.size >= _BYTES_PER_ROW * entry.rows

@@ -6,13 +6,16 @@ learner, whose central twin gives the same bits. Sealed totals, which sites alon
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.evaluate.attacks.cells import ATTACK, OpenedCells, cells_finding
+from kohort.evaluate.attacks.cells import ATTACK, LATER, OpenedCells, SmallestCells, cells_finding
 from kohort.evaluate.attacks.finding import Finding, not_attacked
 from kohort.evaluate.attacks.inference import drawn
 from kohort.methods.additive.exact import ExactLearner
@@ -29,13 +32,31 @@ from kohort.runs.auditing.on_model import NO_TEST_ROWS
 from kohort.runs.auditing.replay import Replay
 from kohort.runs.auditing.shadows import setting_of, training_of
 
-__all__ = ["cells_findings"]
+__all__ = ["cells_findings", "later_findings"]
 
 PERSONS: Final = 5_000
 """Persons who are asked about on each side, at most."""
 _BY: Final = "hub"
+_FIRST, _LATER = "cells of the first totals", "cells of later totals"
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The rows of a run, and the persons who are asked about."""
+
+    every: Rows
+    members: Rows
+    others: Rows
+
+    @property
+    def truth(self) -> tuple[Floats, Floats]:
+        """The targets of members and others, for the referee."""
+        return self.members.y.astype(np.float64), self.others.y.astype(np.float64)
+
+
+_Part = tuple[Rows, Memory]
 
 
 def cells_findings(replay: Replay) -> list[Finding]:
@@ -49,10 +70,43 @@ def cells_findings(replay: Replay) -> list[Finding]:
     """
     if replay.plan.method not in ("additive", "trees"):
         return []
-    on = "cells of the first totals"
     why = _closed(replay)
     if why:
-        return [not_attacked(ATTACK, "attribute", on=on, by=_BY, why=why)]
+        return [not_attacked(ATTACK, "attribute", on=_FIRST, by=_BY, why=why)]
+    asked = _asked(replay)
+    opened = [
+        cells
+        for learner, total, parts in takewhile(lambda one: not _apart(one[0]), _totals(replay, asked))
+        if (cells := _cells(learner, total, parts)) is not None
+    ]
+    classes = len(replay.outcome.model.encoder.classes or ())
+    return [cells_finding(opened, asked.truth, classes=classes, on=_FIRST, by=_BY)]
+
+
+def later_findings(replay: Replay) -> list[Finding]:
+    """Attack the totals that follow, in which rows have scores of their own.
+
+    Args:
+        replay: The run.
+
+    Returns:
+        One finding; none for other methods.
+    """
+    if replay.plan.method not in ("additive", "trees"):
+        return []
+    why = _closed(replay)
+    if why:
+        return [not_attacked(LATER, "attribute", on=_LATER, by=_BY, why=why)]
+    asked, classes = _asked(replay), len(replay.outcome.model.encoder.classes or ())
+    smallest = SmallestCells.of(asked.truth, classes=classes)
+    for learner, total, parts in _totals(replay, asked):
+        cells = _cells(learner, total, parts) if _apart(learner) else None
+        if cells is not None:
+            smallest.take(cells, (_expected(learner, *parts[0]), _expected(learner, *parts[1])))
+    return [smallest.finding(on=_LATER, by=_BY)]
+
+
+def _asked(replay: Replay) -> _Asked:
     encoder, random = replay.outcome.model.encoder, np.random.default_rng(replay.seed)
     frame = replay.population.frame
     every = encode_rows(encoder, frame.filter(encoder.within(frame)))
@@ -60,10 +114,7 @@ def cells_findings(replay: Replay) -> list[Finding]:
     members = Rows(np.ascontiguousarray(every.x[chosen]), np.ascontiguousarray(every.y[chosen]))
     outside = replay.population.test
     outside = outside.filter(pl.Series(encoder.predictable(outside)))
-    others = encode_test_rows(encoder, drawn(outside, PERSONS, random))
-    truth = members.y.astype(np.float64), others.y.astype(np.float64)
-    found = _opened(replay, every, members, others)
-    return [cells_finding(found, truth, classes=len(encoder.classes or ()), on=on, by=_BY)]
+    return _Asked(every, members, encode_test_rows(encoder, drawn(outside, PERSONS, random)))
 
 
 def _closed(replay: Replay) -> str:
@@ -76,22 +127,30 @@ def _closed(replay: Replay) -> str:
     return "" if replay.population.test.height else NO_TEST_ROWS
 
 
-def _opened(replay: Replay, every: Rows, members: Rows, others: Rows) -> list[OpenedCells]:
-    """Every total that the hub opens while all rows have the same score."""
+def _totals(replay: Replay, asked: _Asked) -> Iterator[tuple[Learner, Whole, list[_Part]]]:
+    """Every total that the hub opens, with the learner before it; members and others have brought theirs up to it."""
     training = training_of(replay)
     assert training is not None  # noqa: S101 - methods of that name have one
     setting, rounds = setting_of(replay, training)
-    learner, found = training.start(setting), []
-    parts = [(rows, Memory()) for rows in (every, members, others)]
+    learner = training.start(setting)
+    parts = [(rows, Memory()) for rows in (asked.every, asked.members, asked.others)]
     for _ in range(rounds):
-        if learner.finished or _apart(learner):
-            break
+        if learner.finished:
+            return
         totals = [learner.contribution(rows, memory) for rows, memory in parts]
         if not learner.sealed:
-            opened = _cells(learner, totals[0], [(rows, memory) for rows, memory in parts[1:]])
-            found += [] if opened is None else [opened]
+            yield learner, totals[0], parts[1:]
         learner = learner.after(totals[0], len(replay.population.names))
-    return found
+
+
+def _expected(learner: Learner, rows: Rows, memory: Memory) -> Floats:
+    """What the model before a total says of rows, [rows, outputs]."""
+    if isinstance(learner, ForestLearner):
+        part = memory.get(TreeRows, lambda: learner.inner.rows_of(rows))
+        assert part.scores is not None  # noqa: S101 - it has just contributed
+        return means_of(_link(learner.inner.classes), part.scores.T)
+    assert isinstance(learner, ExactLearner)  # noqa: S101 - the other learner with cells
+    return learner.expected(rows, memory)
 
 
 def _apart(learner: Learner) -> bool:
@@ -101,13 +160,14 @@ def _apart(learner: Learner) -> bool:
     return isinstance(learner, ExactLearner) and learner.number > 1
 
 
-def _cells(learner: Learner, total: Whole, asked: list[tuple[Rows, Memory]]) -> OpenedCells | None:
+def _cells(learner: Learner, total: Whole, asked: list[_Part]) -> OpenedCells | None:
+    """The cells of a total. After the first step their sums are those of targets less what the model expects."""
     if isinstance(learner, ForestLearner):
         return _of_forest(learner, total, asked)
     return _of_additive(learner, total, asked) if isinstance(learner, ExactLearner) and not learner.pairs else None
 
 
-def _of_forest(learner: ForestLearner, total: Whole, asked: list[tuple[Rows, Memory]]) -> OpenedCells | None:
+def _of_forest(learner: ForestLearner, total: Whole, asked: list[_Part]) -> OpenedCells | None:
     inner = learner.inner
     growth, forest = inner.growth, inner.forest
     if growth is None or forest is None:
@@ -121,24 +181,29 @@ def _of_forest(learner: ForestLearner, total: Whole, asked: list[tuple[Rows, Mem
         found = growth.places(part.codes, part.nodes)
         places.append(found.reshape(-1, found.shape[-1]).T)
     output = _outputs_of_cells(growth, len(rows))
+    residuals = -cells[:, 0] / SCALE
+    if _apart(learner):
+        return OpenedCells(rows, residuals, output, places[0], places[1])
     expected = means_of(_link(inner.classes), forest.base[None, :])[0][output]
-    sums = rows * expected - cells[:, 0] / SCALE
-    return OpenedCells(rows, _whole(sums, inner.classes), _about(output, inner.classes), places[0], places[1])
+    sums = _whole(rows * expected + residuals, inner.classes)
+    return OpenedCells(rows, sums, _about(output, inner.classes), places[0], places[1])
 
 
-def _of_additive(learner: ExactLearner, total: Whole, asked: list[tuple[Rows, Memory]]) -> OpenedCells | None:
-    if learner.number != 1 or learner.descent is None:
+def _of_additive(learner: ExactLearner, total: Whole, asked: list[_Part]) -> OpenedCells | None:
+    if learner.number < 1 or learner.descent is None:
         return None
     bins, outputs = learner.known_bins, learner.outputs
-    residuals = total[: bins.total * outputs].reshape(-1, outputs) / RESIDUAL_STEPS
-    expected = means_of(learner.link, learner.descent.w[-1][None, :])[0]
+    residuals = -total[: bins.total * outputs].reshape(-1, outputs) / RESIDUAL_STEPS
     rows = np.repeat(learner.counts[:, None], outputs, axis=1)
     output = np.tile(np.arange(outputs), bins.total)
     places = []
     for own, _ in asked:
         cell = bins.of_rows(codes_of(learner.columns, own.x)).T.astype(np.int64) * outputs
         places.append(np.concatenate([cell + number for number in range(outputs)], axis=1))
-    sums = _whole((rows * expected - residuals).ravel(), learner.classes)
+    if _apart(learner):
+        return OpenedCells(rows.ravel(), residuals.ravel(), output, places[0], places[1])
+    expected = means_of(learner.link, learner.descent.w[-1][None, :])[0]
+    sums = _whole((rows * expected + residuals).ravel(), learner.classes)
     return OpenedCells(rows.ravel(), sums, _about(output, learner.classes), places[0], places[1])
 
 

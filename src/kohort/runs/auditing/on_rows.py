@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,9 +19,10 @@ from kohort.evaluate.attacks.singling_out import single_out
 from kohort.runs.auditing.on_model import NO_TEST_ROWS
 from kohort.runs.auditing.replay import Replay
 from kohort.runs.simulation import Population
+from kohort.tables.column_blocks import Taxonomy
 from kohort.tables.schema import Schema
 
-__all__ = ["released_findings", "rows_findings", "together_findings"]
+__all__ = ["SENDER", "quasi_in", "released_findings", "rows_findings", "together_findings", "with_sender"]
 
 BY: Final = "hub"
 MOST_ROWS: Final = 20_000
@@ -48,30 +49,42 @@ def rows_findings(replay: Replay, *, seed: int = 0) -> list[Finding]:
     return released_findings(table, replay.population, what=_what(replay), seed=seed)
 
 
-def released_findings(table: pl.DataFrame, population: Population, *, what: str, seed: int = 0) -> list[Finding]:
+def released_findings(
+    table: pl.DataFrame,
+    population: Population,
+    *,
+    what: str,
+    by: str = BY,
+    why: str = NO_TEST_ROWS,
+    hierarchies: Mapping[str, Taxonomy] | None = None,
+    seed: int = 0,
+) -> list[Finding]:
     """Attack a released table with the rows it was made from and rows that were held out.
 
     Args:
         table: The release.
         population: Members, and others to compare with.
         what: What was attacked, in words.
+        by: Who has it.
+        why: What is said where nobody was held out.
+        hierarchies: What released labels stand for.
         seed: Of the draws.
 
     Returns:
         The findings.
     """
     schema, members, others = population.schema, population.frame, population.test
-    release = Released.of(table, members)
+    release = Released.of(table, members, hierarchies)
     columns = [name for name in (*schema.inputs, str(schema.target)) if name in table.columns]
     findings = [
-        in_one_class(release, quasi=_quasi(schema, table), secret=secret, on=what, by=BY, seed=seed)
+        in_one_class(release, quasi=quasi_in(schema, table), secret=secret, on=what, by=by, seed=seed)
         for secret in _secrets(schema, table)
-        if _quasi(schema, table)
+        if quasi_in(schema, table)
     ]
     if not others.height:
-        return [*findings, not_attacked(_LINKAGE, "linkage", on=what, by=BY, why=NO_TEST_ROWS)]
+        return [*findings, not_attacked(_LINKAGE, "linkage", on=what, by=by, why=why)]
     some = Released(drawn(table, MOST_ROWS, np.random.default_rng(seed)), release.ranges, release.hierarchies)
-    asked = Attacked(table=some, members=members, others=others, on=what, by=BY, seed=seed)
+    asked = Attacked(table=some, members=members, others=others, on=what, by=by, seed=seed)
     findings += [
         single_out(replace(asked, table=release), columns=columns),
         link(asked, columns=columns),
@@ -98,7 +111,7 @@ def together_findings(first: Replay, second: Replay) -> list[Finding]:
         why = "one of the runs gave its hub no rows"
         return [not_attacked(_TOGETHER, "linkage", on="the rows of two runs", by=by, why=why)]
     quasi = [name for name in first.population.schema.quasi if name in tables[0].columns and name in tables[1].columns]
-    frames = [_with_sender(replay.population) for replay in (first, second)]
+    frames = [with_sender(replay.population) for replay in (first, second)]
     if all(table is not None and SENDER in table.columns for table in tables):
         quasi.append(SENDER)
     shared = [name for name in frames[0].columns if name in frames[1].columns]
@@ -110,7 +123,7 @@ def together_findings(first: Replay, second: Replay) -> list[Finding]:
     return [both_together(one, two, members, quasi=quasi, on="the rows of two runs", by=by)]
 
 
-def _with_sender(population: Population) -> pl.DataFrame:
+def with_sender(population: Population) -> pl.DataFrame:
     """The rows with the site that each is from: whoever knows a person may know where he is treated."""
     sizes = np.diff(population.starts)
     return population.frame.with_columns(pl.Series(SENDER, np.repeat(population.names, sizes)))
@@ -122,7 +135,8 @@ def _what(replay: Replay) -> str:
     return found[-1] if found else "rows"
 
 
-def _quasi(schema: Schema, table: pl.DataFrame) -> list[str]:
+def quasi_in(schema: Schema, table: pl.DataFrame) -> list[str]:
+    """The quasi-identifiers that a table has."""
     return [name for name in schema.quasi if name in table.columns]
 
 

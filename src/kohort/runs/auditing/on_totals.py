@@ -188,8 +188,7 @@ def _on_sites(
         opened = _opened(state, own)
         truth.append(kept)
         found.append(_merged([opened.read_off(), opened.rebuilt()]))
-    rows = sum(len(kept) for kept in truth)
-    return _rebuilt(attack, truth, found, on=f"totals of {len(sites)} of the smallest sites, {rows:,} rows", by=by)
+    return _rebuilt(attack, truth, found, on=f"totals of {len(sites)} of the smallest sites", by=by)
 
 
 def _rows(replay: Replay, site: str) -> Rows:

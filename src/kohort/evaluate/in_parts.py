@@ -1,0 +1,117 @@
+"""Predictions for Parquet tables larger than memory: read, predicted and written one part after the other.
+
+Guarantees: every row gets the prediction that it has in one piece, because a prediction depends on its row alone. The
+file is whole or absent; parts lie beside it until it is complete, and go in any case. Memory is bounded by a part.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from kohort.evaluate.tables import MissingCells, predict_table
+from kohort.files import disk_errors
+from kohort.models.base import Model
+from kohort.tables.memory import cell_bytes
+from kohort.tables.roles import suspected
+from kohort.tables.scanning import is_parquet, readable, scan_parquet
+
+__all__ = ["Predicted", "in_parts", "predict_in_parts"]
+
+LARGE: Final = 1 << 28
+"""Bytes of cells above which a table is read in parts."""
+PART_BYTES: Final = 1 << 26
+MOST_PACKED: Final = 64
+"""A file that is this many times smaller than `LARGE` is taken as small without a look at its columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What came of a table.
+
+    Attributes:
+        rows: Rows that were written.
+        skipped: Rows without a prediction, for missing values.
+        unknown: By column, rows with a category that the model does not know.
+        hidden: Columns that were left out because they look like identifiers.
+        parts: In how many parts it was read.
+    """
+
+    rows: int
+    skipped: int
+    unknown: dict[str, int]
+    hidden: tuple[str, ...]
+    parts: int = 1
+
+
+def in_parts(source: str, out: Path) -> bool:
+    """Whether a table is to be read in parts: from Parquet to Parquet, and large.
+
+    Args:
+        source: Where the table is.
+        out: Where it goes.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    if not is_parquet(source) or out.suffix.lower() != ".parquet":
+        return False
+    if Path(source).stat().st_size * MOST_PACKED < LARGE:
+        return False
+    table = scan_parquet(source)
+    with readable(source):
+        rows = int(table.select(pl.len()).collect().item())
+        return cell_bytes(table.collect_schema(), rows) > LARGE
+
+
+def predict_in_parts(
+    model: Model, source: str, out: Path, *, used: Collection[str], proba: bool = False, missing: MissingCells = "error"
+) -> Predicted:
+    """Write a large Parquet table with a column of predictions.
+
+    Args:
+        model: The model.
+        source: Path of the table.
+        out: The Parquet file to write; it is replaced.
+        used: Columns that are written although they may look like identifiers. Whether others do is judged by the
+            rows of the first part: what names every row of a table names every row of a part.
+        proba: As in `predict_table`.
+        missing: As in `predict_table`.
+
+    Returns:
+        What was written and left out.
+
+    Raises:
+        DataError: The table is damaged, or holds what the model does not know.
+        ResourceError: The disk is full.
+    """
+    table = scan_parquet(source)
+    with readable(source):
+        rows = int(table.select(pl.len()).collect().item())
+    step = max(1, rows * PART_BYTES // max(1, cell_bytes(table.collect_schema(), rows)))
+    skipped, unknown = 0, Counter[str]()
+    hidden: tuple[str, ...] = ()
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+            for number, begin in enumerate(range(0, rows, step)):
+                with readable(source):
+                    part = table.slice(begin, step).collect(engine="streaming")
+                if number == 0:
+                    hidden = tuple(suspected(part, declared=used))
+                found, lacking = predict_table(model, part, proba=proba, missing=missing)
+                skipped += lacking
+                unknown += Counter({} if missing == "skip" and lacking else model.unseen(part))
+                found.drop(hidden).write_parquet(Path(folder) / f"{number:09d}.parquet")
+            whole = Path(folder) / "whole"
+            pl.scan_parquet(Path(folder) / "*.parquet").sink_parquet(whole)
+            whole.chmod(0o644)
+            whole.replace(out)
+    told = {} if skipped else dict(unknown)
+    return Predicted(rows=rows, skipped=skipped, unknown=told, hidden=hidden, parts=-(-rows // step))
