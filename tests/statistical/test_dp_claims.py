@@ -350,3 +350,15 @@ def events_of(claim: DP) -> tuple[Any, ...]:
 def gaussian_of(folder: Path) -> tuple[float, int]:
     (event,) = events_of(reserved(folder))
     return event.sigma, event.steps
+
+
+def test_dp_what_phases_ask_for_too_much_names_phase_and_key() -> None:
+    two = [{**SERVER, "rows": "all", "dp": budget()}] * 2
+    with pytest.raises(RefusedError, match=r"policy\.epsilon.*phase 1 epsilon 0\.5, .*phase 2 epsilon 0\.5"):
+        carry_out(hybrid(*two), epsilon=0.6)
+    with pytest.raises(RefusedError, match=r"policy\.delta.*phase 1 .*phase 2 "):
+        carry_out(hybrid(*two), delta=1.5e-5)
+    with pytest.raises(RefusedError, match=r"phase 2: a batch of 5000 rows is more than .*train\.batch"):
+        carry_out(hybrid(two[0], {**two[1], "batch": 5000}))
+    with pytest.raises(RefusedError, match=r"phase 2: delta 0\.009 is above 1/\(10 n\)"):
+        carry_out(hybrid(two[0], {**two[1], "dp": {**budget(), "delta": 0.009}}), delta=0.1)

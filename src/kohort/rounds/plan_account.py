@@ -237,7 +237,15 @@ class _Maker:
     counts: Counts | None
 
     def charge(self, number: int) -> Charge:
-        """The charge of a phase; its noise is calibrated here."""
+        """The charge of a phase; its noise is calibrated here. What is refused names the phase, of several."""
+        try:
+            return self._charge(number)
+        except RefusedError as error:
+            if len(self.approved.phases) == 1 or error.message.startswith("phase "):
+                raise
+            raise RefusedError(f"phase {number + 1}: {error.message}", hint=error.hint, code=error.code) from error
+
+    def _charge(self, number: int) -> Charge:
         phase = self.approved.phase(number)
         dp = phase.dp
         assert dp is not None  # noqa: S101 - asked for phases that spend
