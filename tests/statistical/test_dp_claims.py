@@ -127,6 +127,15 @@ def test_dp_noise_at_the_hub_hides_no_rows_that_judge_without_it() -> None:
         carry_out(hybrid(noisy, {**noisy, "rounds": 1}, judge={"rows": "low"}))
 
 
+def test_dp_rows_that_judge_with_noise_hide_no_site() -> None:
+    """A count of right predictions changes by one with a row, and by as many as it has with a site: 2.2 was printed."""
+    noisy = {**SERVER, "rows": "high", "dp": budget(2.0, mechanism="after", unit="site")}
+    paid = {"rows": "high", "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(ConfigError, match="noise that hides a row, and the phases hide whole sites"):
+        carry_out(hybrid(PEERS, noisy, judge=paid))
+    assert carry_out(hybrid(PEERS, noisy, judge={"rows": "low"})).unit == "site"
+
+
 @pytest.mark.parametrize("method", ["fedavg", "additive", "hybrid"])
 def test_dp_no_budget_covers_counts_that_balance_the_classes(method: str) -> None:
     """Every row is weighed by the counts of all, without noise: epsilon 0.5 was printed."""

@@ -205,6 +205,11 @@ def plan_account(approved: ApprovedPlan, *, counts: Counts | None = None) -> Pla
     unit, overlap = _unit(spending), max((dp.overlap for dp in spending), default=1)
     if unit == "person" and approved.schema.columns and not approved.schema.identifiers:
         raise ConfigError('dp.unit = "person" needs a column that tells persons apart', hint="Name it in data.person")
+    if judged and unit == "site":
+        raise ConfigError(
+            "rows of high risk judge with noise that hides a row, and the phases hide whole sites",
+            hint='Set method.judge.rows = "low", or another dp.unit',
+        )
     relation = _relation(approved)
     maker = _Maker(approved, relation, domain_budget(approved), overlap, counts)
     if overlap > 1 and undeclared_columns(approved.schema):
