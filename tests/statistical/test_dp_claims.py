@@ -361,6 +361,19 @@ def gaussian_of(folder: Path) -> tuple[float, int]:
     return event.sigma, event.steps
 
 
+def test_dp_the_headline_says_whom_it_relies_on() -> None:
+    """With sums in clear the hub sees each site's share: 0.5 was printed as if sites had to collude for more."""
+    said = {}
+    for scheme in ("none", "masks"):
+        found = carry_out({"name": "fedavg", "dp": budget(), "secure": {"sum": scheme, "colluders": 0}})
+        assert found.dp is not None
+        assert found.dp["epsilon_all"] > 0.7
+        said[scheme] = headline(found.to_mapping())
+    assert "; relies on the hub, which sees every site's own share, epsilon " in said["none"]
+    assert "collude" not in said["none"]
+    assert ", if at most 0 of 3 sites collude with the hub, 3 answer; epsilon " in said["masks"]
+
+
 def test_dp_what_phases_ask_for_too_much_names_phase_and_key() -> None:
     two = [{**SERVER, "rows": "all", "dp": budget()}] * 2
     with pytest.raises(RefusedError, match=r"policy\.epsilon.*phase 1 epsilon 0\.5, .*phase 2 epsilon 0\.5"):
