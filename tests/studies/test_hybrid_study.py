@@ -259,15 +259,6 @@ def test_other_cells_begin_where_the_first_ended() -> None:
     assert len(both.asked) - alone <= 2 * 6, "what was chosen and its neighbours"
 
 
-def test_what_is_chosen_does_not_depend_on_the_other_shares() -> None:
-    alone, both = (Tuned(cast("Runs[RunSummary]", Landscape(Chosen(1e9)))) for _ in range(2))
-    cells = [replace(cell(epsilon=1.0), low=share) for share in SHARES]
-    alone.tune([(STEPS, cells[-1])])
-    both.tune([(STEPS, one) for one in cells])
-    assert both.began == alone.began == [(STEPS.name, cells[-1])]
-    assert both.chosen[STEPS.name, cells[-1]] == alone.chosen[STEPS.name, cells[-1]]
-
-
 def test_tuning_ends_inside_its_bounds() -> None:
     runs, private = Landscape(Chosen(1e9, 1e9, 1e9)), cell(epsilon=1.0)
     tuned = Tuned(cast("Runs[RunSummary]", runs))

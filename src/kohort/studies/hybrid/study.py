@@ -210,8 +210,8 @@ def _notes(depth: HybridDepth, cases: Sequence[Case]) -> list[str]:
         f"rows on the first seed: the reach of a step (rate times clip) among {len(depth.reaches or REACHES)} at clip "
         "1, then half and twice the reach, under noise the next clip among "
         f"{', '.join(f'{clip:g}' for clip in CLIPS)}, and for full-batch steps half and twice their number (1 to 4 "
-        "times 30), as long as one of them is better; other cells of a column begin where that of most "
-        "low-risk rows ended. Test rows are not looked at, and no budget accounts for the choice. The peers' phase has "
+        "times 30), as long as one of them is better; other cells of a column begin where the "
+        "first one ended. Test rows are not looked at, and no budget accounts for the choice. The peers' phase has "
         "the rate of P2P only.",
         "FL: passes over batches with DP-SGD at every site, on high-risk rows. P2P+FL: peers on low-risk rows first. "
         "No DP is FL without clipping and noise. Tuned server: full-batch steps with momentum and averaged models "

@@ -3,8 +3,8 @@
 First the reach of a step (rate times clip) is chosen among six at clip 1. From there the search climbs: it tries half
 and twice the reach; under noise, the next smaller and larger clip; and for full-batch steps, of which the paper names
 no number, half and twice as many. It moves to the best, and ends where none is better. So the first six are no edge,
-and a reach that suits another clip or more steps is found. The search begins with the cell of most low-risk rows; other
-cells of the same column, table and setting begin the climb where that one ended.
+and a reach that suits another clip or more steps is found. Other cells of the same column, table and setting begin the
+climb where the first one ended.
 
 Each setting is judged by accuracy on the validation rows of the first seed, of which none is trained on; test rows are
 not looked at. The peers' phase of every hybrid has the rate that the column "P2P only" was tuned to.
@@ -24,7 +24,7 @@ from kohort.rng import Streams
 from kohort.runs.config import Plan
 from kohort.runs.simulation import Population
 from kohort.studies.harness.runs import Runs, RunSummary
-from kohort.studies.hybrid.plans import CLIPS, PEERS_ONLY, REACHES, STEP_FACTORS, Cell, Chosen, Column, LowRisk
+from kohort.studies.hybrid.plans import CLIPS, PEERS_ONLY, REACHES, STEP_FACTORS, Cell, Chosen, Column
 
 __all__ = ["Tuned", "validation_rows"]
 
@@ -79,8 +79,6 @@ class Tuned:
     def __init__(self, runs: Runs[RunSummary], reaches: Sequence[float] = ()) -> None:
         self._runs, self._reaches = runs, tuple(reaches or REACHES)
         self.chosen: dict[tuple[str, Cell], Chosen] = {}
-        self.began: list[tuple[str, Cell]] = []
-        """The columns and cells whose search began with the first reaches."""
 
     def tune(self, wanted: Iterable[tuple[Column, Cell]]) -> None:
         """Tune every column for every cell that was not tuned before."""
@@ -90,15 +88,11 @@ class Tuned:
         self._search([one for one in todo if (one[0].name, one[1]) not in self.chosen])
 
     def _search(self, todo: Sequence[tuple[Column, Cell]]) -> None:
-        """One cell of every column from the six reaches, then the others from what was chosen for it.
-
-        It is that of most low-risk rows, so what is chosen for it does not depend on which other shares are run.
-        """
+        """The first cell of every column from the six reaches, then the others from what was chosen for it."""
         first: dict[object, tuple[Column, Cell]] = {}
-        for column, cell in sorted(todo, key=lambda one: -_share(one[1].low)):
+        for column, cell in todo:
             first.setdefault((column.name, cell.case.title, cell.setting), (column, cell))
         scanned = {one: [Chosen(reach) for reach in self._reaches] for one in first.values()}
-        self.began += [(column.name, cell) for column, cell in scanned]
         self._climb(self._moved(scanned))
         others = [one for one in todo if one not in scanned]
         for column, cell in others:
@@ -148,10 +142,6 @@ class Tuned:
         plans = [self.plan_with(column, cell, one) for one in chosen]
         self._runs.prepare(plans)
         return [self._runs.mean(plan) for plan in plans]
-
-
-def _share(low: LowRisk) -> float:
-    return 0.0 if isinstance(low, str) else low
 
 
 def _beside(value: float, ladder: Sequence[float]) -> list[float]:
