@@ -460,6 +460,18 @@ def test_looking_at_private_runs_is_paid_for(plan: Path, tmp_path: Path, rows: s
     assert used == (whole.frame.height if rows == "all" else small.frame.height)
 
 
+def test_looking_at_runs_with_noise_at_the_hub_is_paid_for(plan: Path, tmp_path: Path) -> None:
+    """Such noise stands in no site's ledger: each run's epsilon was shown, and no price of all of them."""
+    noise = '[method.dp]\nmechanism = "hub"\nunit = "site"\nepsilon = 2.0\ndelta = 1e-3\n'
+    plan.write_text(plan.read_text() + noise)
+    found = compare(variants_of(plan, [Sweep("train.lr", ("0.1", "0.5"))]), out=tmp_path / "out")
+    single = sum(run["epsilon"] for run in found["runs"])
+    assert single == pytest.approx(4.0, rel=0.01)
+    assert found["tuning"]["epsilon"] == pytest.approx(single)
+    assert found["tuning"]["delta"] == pytest.approx(2e-3)
+    assert found["tuning"]["unit"] == "site"
+
+
 def test_the_command_tells_the_choice_and_its_price(plan: Path, tmp_path: Path) -> None:
     plan.write_text(plan.read_text() + DP_SECTION)
     arguments = [

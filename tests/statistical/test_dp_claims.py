@@ -82,7 +82,73 @@ def test_dp_noise_at_the_hub_needs_one_common_start() -> None:
     with pytest.raises(ConfigError, match="phase 2: noise at the hub"):
         carry_out(hybrid(PEERS, noisy))
     plain = {**SERVER, "rows": "low"}
-    assert carry_out(hybrid(PEERS, plain, {**noisy, "rows": "low"})).epsilon == pytest.approx(5.0, rel=0.01)
+    found = carry_out(hybrid(PEERS, plain, {**noisy, "rows": "high"}))
+    assert found.epsilon == pytest.approx(5.0, rel=0.01)
+    said = "for each site, rows of high risk, against everybody but the hub; rows of low risk: no guarantee"
+    assert said in headline(found.to_mapping())
+
+
+HUB: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-3, "mechanism": "hub", "unit": "site", "clip": 0.1}
+
+
+def test_dp_noise_at_the_hub_composes_over_phases() -> None:
+    """Of two phases with epsilon 2, the last one's was printed alone: 2.0 for what is 2.8 at the sum of both deltas."""
+    phase = {**SERVER, "dp": HUB}
+    found = carry_out(hybrid(phase, {**phase, "rounds": 3}))
+    sigmas = [calibrate(epsilon=2.0, delta=1e-3, rate=1.0, steps=steps) for steps in (2, 3)]
+    true = independent([(sigmas[0], 2), (sigmas[1], 3)], 2e-3)
+    assert true > 2.5
+    assert found.delta == pytest.approx(2e-3)
+    assert found.epsilon == pytest.approx(true, rel=0.005)
+    assert found.dp is not None
+    assert found.dp["scope"] == "all sites, against everybody but the hub"
+
+
+@pytest.mark.parametrize(
+    "other", [SERVER, {**SERVER, "dp": budget(1.0)}, {**SERVER, "dp": budget(1.0, mechanism="after", unit="site")}]
+)
+def test_dp_noise_at_the_hub_hides_no_site_that_another_phase_shows(other: dict[str, Any]) -> None:
+    """A phase without it tells everybody the mean of what sites sent; "all sites" was printed."""
+    for rows, there in (("all", "all"), ("high", "high"), ("all", "high"), ("high", "all")):
+        noisy = {**SERVER, "rows": rows, "dp": HUB}
+        if (rows, there) == ("all", "high"):  # rows of low risk are in one phase alone
+            said = carry_out(hybrid({**other, "rows": there}, noisy)).dp
+            assert said is not None
+            assert "no guarantee" in said["scope"]
+            continue
+        for phases in ([{**other, "rows": there}, noisy], [noisy, {**other, "rows": there}]):
+            with pytest.raises(ConfigError, match="another phase trains on the same rows without it"):
+                carry_out(hybrid(*phases))
+
+
+def test_dp_noise_at_the_hub_hides_no_rows_that_judge_without_it() -> None:
+    noisy = {**SERVER, "rows": "low", "dp": HUB}
+    with pytest.raises(ConfigError, match="another phase trains on the same rows without it"):
+        carry_out(hybrid(noisy, {**noisy, "rounds": 1}, judge={"rows": "low"}))
+
+
+def test_dp_rows_that_judge_with_noise_hide_no_site() -> None:
+    """A count of right predictions changes by one with a row, and by as many as it has with a site: 2.2 was printed."""
+    noisy = {**SERVER, "rows": "high", "dp": budget(2.0, mechanism="after", unit="site")}
+    paid = {"rows": "high", "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(ConfigError, match="noise that hides a row, and the phases hide whole sites"):
+        carry_out(hybrid(PEERS, noisy, judge=paid))
+    assert carry_out(hybrid(PEERS, noisy, judge={"rows": "low"})).unit == "site"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "additive", "hybrid"])
+def test_dp_no_budget_covers_counts_that_balance_the_classes(method: str) -> None:
+    """Every row is weighed by the counts of all, without noise: epsilon 0.5 was printed."""
+    own = hybrid({**SERVER, "dp": budget()}) if method == "hybrid" else {"name": method, "dp": budget()}
+    with pytest.raises(ConfigError, match="the budget does not cover that"):
+        carry_out(own, train={"class_weights": "balanced"})
+    if method == "fedavg":
+        carry_out(own, train={"class_weights": {"yes": 2.0}})
+
+
+def test_dp_a_budget_covers_no_control_variates() -> None:
+    with pytest.raises(ConfigError, match="a second release of every site"):
+        carry_out({"name": "fedavg", "dp": budget()}, train={"correction": "scaffold"})
 
 
 def test_dp_gaussian_noise_beside_output_perturbation_is_judged_where_a_row_is_replaced() -> None:
@@ -293,3 +359,28 @@ def events_of(claim: DP) -> tuple[Any, ...]:
 def gaussian_of(folder: Path) -> tuple[float, int]:
     (event,) = events_of(reserved(folder))
     return event.sigma, event.steps
+
+
+def test_dp_the_headline_says_whom_it_relies_on() -> None:
+    """With sums in clear the hub sees each site's share: 0.5 was printed as if sites had to collude for more."""
+    said = {}
+    for scheme in ("none", "masks"):
+        found = carry_out({"name": "fedavg", "dp": budget(), "secure": {"sum": scheme, "colluders": 0}})
+        assert found.dp is not None
+        assert found.dp["epsilon_all"] > 0.7
+        said[scheme] = headline(found.to_mapping())
+    assert "; relies on the hub, which sees every site's own share, epsilon " in said["none"]
+    assert "collude" not in said["none"]
+    assert ", if at most 0 of 3 sites collude with the hub, 3 answer; epsilon " in said["masks"]
+
+
+def test_dp_what_phases_ask_for_too_much_names_phase_and_key() -> None:
+    two = [{**SERVER, "rows": "all", "dp": budget()}] * 2
+    with pytest.raises(RefusedError, match=r"policy\.epsilon.*phase 1 epsilon 0\.5, .*phase 2 epsilon 0\.5"):
+        carry_out(hybrid(*two), epsilon=0.6)
+    with pytest.raises(RefusedError, match=r"policy\.delta.*phase 1 .*phase 2 "):
+        carry_out(hybrid(*two), delta=1.5e-5)
+    with pytest.raises(RefusedError, match=r"phase 2: a batch of 5000 rows is more than .*train\.batch"):
+        carry_out(hybrid(two[0], {**two[1], "batch": 5000}))
+    with pytest.raises(RefusedError, match=r"phase 2: delta 0\.009 is above 1/\(10 n\)"):
+        carry_out(hybrid(two[0], {**two[1], "dp": {**budget(), "delta": 0.009}}), delta=0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -15,6 +15,7 @@ from kohort.rng import Streams
 from kohort.runs.config import Plan, read_plan
 from kohort.runs.simulation import populate
 from kohort.studies.harness import runs as harness_runs
+from kohort.studies.harness.kept import RUNS_FILE
 from kohort.studies.harness.runs import Runs, RunSummary, run_group, summarise
 from kohort.studies.hybrid import rows as hybrid_rows
 from kohort.studies.hybrid import study as hybrid
@@ -89,7 +90,7 @@ def small_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(hybrid_rows, "open_table", lambda name: Opened)
     monkeypatch.setenv("KOHORT_PROCESSES", "1")
     monkeypatch.setattr(tuning, "REACHES", (0.5, 4.0))  # fewer runs than the study makes
-    monkeypatch.setattr(tuning, "CLIPS", (0.3,))
+    monkeypatch.setattr(tuning, "MOST_MOVES", 0)
     yield
     table_rows.cache_clear()
 
@@ -215,6 +216,56 @@ def test_validation_rows_are_a_fifth_of_each_part_and_no_test_row(small_table: N
     assert len(held.test_sites) == held.test.height
 
 
+class Landscape:
+    """Stands in for runs: the accuracy of a plan follows from its settings; remembers what was asked for."""
+
+    def __init__(self, best: Chosen) -> None:
+        self.best, self.asked = best, set[str]()
+
+    def prepare(self, plans: list[Plan]) -> None:
+        self.asked |= {plan.digest() for plan in plans}
+
+    def mean(self, plan: Plan) -> float:
+        (phase,) = plan.config.phases
+        clip = 1.0 if phase.dp is None else phase.dp.clip
+        steps = 1.0 if phase.batch else phase.rounds / SMALL.steps.rounds
+        found = np.log2([phase.lr * clip / self.best.reach, clip / self.best.clip, steps / self.best.steps])
+        return 0.9 - float(np.abs(found) @ [0.01, 0.013 if phase.dp else 0.0, 0.007])
+
+
+@pytest.mark.parametrize("best", [Chosen(1.0), Chosen(16.0, 3.0, 4.0), Chosen(32.0, 0.1, 2.0), Chosen(1 / 16, 0.3)])
+def test_tuning_climbs_past_the_reaches_it_begins_with(best: Chosen) -> None:
+    runs, private = Landscape(best), cell(epsilon=1.0)
+    tuned = Tuned(cast("Runs[RunSummary]", runs))
+    tuned.tune([(STEPS, private), (FL, private), (NO_DP_COLUMN, cell())])
+    assert tuned.chosen[STEPS.name, private] == best
+    assert tuned.chosen[FL.name, private] == Chosen(best.reach, best.clip), "as many passes as in the paper"
+    assert tuned.chosen[NO_DP_COLUMN.name, cell()] == Chosen(best.reach)
+    few = len(runs.asked)
+    assert few < 3 * len(GRID) / 2
+    tuned.tune([(STEPS, replace(private, epsilon=0.5))])
+    assert tuned.chosen[STEPS.name, replace(private, epsilon=0.5)] == best
+
+
+def test_other_cells_begin_where_the_first_ended() -> None:
+    runs = Landscape(Chosen(16.0, 3.0, 4.0))
+    tuned, cells = Tuned(cast("Runs[RunSummary]", runs)), [cell(epsilon=epsilon) for epsilon in (1.0, 0.5, 0.2)]
+    tuned.tune([(STEPS, cells[0])])
+    alone = len(runs.asked)
+    both = Landscape(Chosen(16.0, 3.0, 4.0))
+    tuned = Tuned(cast("Runs[RunSummary]", both))
+    tuned.tune([(STEPS, one) for one in cells])
+    assert {tuned.chosen[STEPS.name, one] for one in cells} == {Chosen(16.0, 3.0, 4.0)}
+    assert len(both.asked) - alone <= 2 * 6, "what was chosen and its neighbours"
+
+
+def test_tuning_ends_inside_its_bounds() -> None:
+    runs, private = Landscape(Chosen(1e9, 1e9, 1e9)), cell(epsilon=1.0)
+    tuned = Tuned(cast("Runs[RunSummary]", runs))
+    tuned.tune([(STEPS, private)])
+    assert tuned.chosen[STEPS.name, private] == Chosen(tuning.LADDER[-1], 3.0, 4.0)
+
+
 def test_every_column_is_tuned_by_the_same_procedure(small_table: None) -> None:
     tuned, private = tuner(), cell(epsilon=1.0)
     wanted = [(LOW_RISK, cell()), (STEPS, private), (HYBRID_STEPS, private)]
@@ -272,7 +323,7 @@ def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> 
     told: list[str] = []
     found = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,))
     assert found["name"] == "hybrid"
-    assert sorted(found["figures"]) == sorted(path.name for path in tmp_path.iterdir())
+    assert sorted([*found["figures"], RUNS_FILE]) == sorted(path.name for path in tmp_path.iterdir())
     assert {"figure-2-dutch.svg", "figure-3-published.svg"} == set(found["figures"])
     names = [table["name"] for table in found["tables"]]
     assert "Settings chosen on validation rows" in names
@@ -280,6 +331,8 @@ def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> 
     for table in found["tables"]:
         assert all(set(line) >= {"setting", "paper", "ours", "sd", "delta"} for line in table["rows"])
     assert told
+    again = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,), resume=True)
+    assert again == found
     assert any("California" in note for note in found["notes"])
 
 
@@ -298,8 +351,10 @@ def test_the_quick_study_takes_few_regions_and_says_so(monkeypatch: pytest.Monke
     assert sorted(found["ST"].unique()) == list(range(10, 20))
     assert found.height == 2000
     assert income.title.startswith("Income (the 10 largest of 50 regions")
-    assert hybrid.QUICK.case(DUTCH) is DUTCH
-    assert hybrid.FULL.case(INCOME) is INCOME
+    assert income.title.endswith(", 40,000 rows drawn")
+    assert hybrid.QUICK.case(DUTCH).title == "Dutch, 20,000 rows drawn"
+    assert hybrid.FULL.case(DUTCH) is DUTCH
+    assert hybrid.FULL.case(INCOME).title == f"{INCOME.title}, 320,000 rows drawn"
 
 
 def test_the_study_is_registered() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kohort.cli.common import ForceOption, JsonOption, emit, say, stdout
+
+if TYPE_CHECKING:
+    from kohort.studies.registry import Say, Study
 
 __all__ = ["register"]
 
@@ -21,6 +25,7 @@ def study(
     name: Annotated[str, typer.Argument(help="Which study; an unknown name lists them.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for study.json and the figures.")],
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version that ends in minutes.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted study in DIR.")] = False,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -34,9 +39,13 @@ def study(
     from kohort.studies.registry import find_study
 
     chosen = find_study(name)
-    require_new(out, force=force)
-    out.mkdir(parents=True, exist_ok=True)
-    result = chosen.run(out, quick, say)
+    run = chosen.run
+    if resume:
+        run = _resumed(chosen)
+    else:
+        require_new(out, force=force)
+        out.mkdir(parents=True, exist_ok=True)
+    result = run(out, quick, say)
     write_atomic(out / "study.json", (json_module.dumps(result, indent=1) + "\n").encode())
     if json:
         emit(result)
@@ -51,6 +60,17 @@ def study(
     for note in result["notes"]:
         stdout().print(f"- {note}", markup=False)
     stdout().print(f"Written to {out}", markup=False)
+
+
+def _resumed(chosen: Study) -> Callable[[Path, bool, Say], dict[str, Any]]:
+    """What goes on with an interrupted study."""
+    from kohort.errors import ConfigError
+
+    if chosen.resume is None:
+        raise ConfigError(
+            f"the study {chosen.name!r} keeps no finished runs", hint="Begin again: leave out --resume, add --force"
+        )
+    return chosen.resume
 
 
 def _cell(value: object) -> str:

@@ -45,7 +45,7 @@ from kohort.protocol.plan.reads import (
 )
 from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends
 from kohort.rounds.group_secrets import agree_on_secret, secret_step
-from kohort.rounds.hub_noise import hub_noise
+from kohort.rounds.hub_noise import hub_claim, hub_noise
 from kohort.rounds.loop import RoundOptions, RoundsResult, federated_rounds
 from kohort.rounds.noisy_statistics import noisy_statistics, statistics_step
 from kohort.rounds.phase_training import TRAIN_PHASE, phase_step
@@ -159,12 +159,13 @@ def _private(dp: DPSection, hub: Hub, weights: FloatArray) -> Generator[Ask | Ro
     if dp.mechanism == "statistics":
         solved: RoundsResult = yield from noisy_statistics(hub)
         return Result(model=hub.model_of(solved.weights), rounds=solved.rounds, stopped_by=solved.stopped_by)
-    noise, claim = None, None
+    noise = None
     if dp.mechanism == "hub":
-        noise, claim = hub_noise(hub, dp, rounds=hub.approved.train.rounds, sites=len(hub.sites))
+        noise = hub_noise(hub, dp, rounds=hub.approved.train.rounds, sites=len(hub.sites))
     options = RoundOptions(task=TRAIN_PHASE, metrics={"phase": 0}, noise=noise, average=dp.average or 0.0)
     ended: RoundsResult = yield from federated_rounds(hub, weights, options=options)
-    return Result(model=hub.model_of(ended.weights), rounds=ended.rounds, stopped_by=ended.stopped_by, claim=claim)
+    model = hub.model_of(ended.weights)
+    return Result(model=model, rounds=ended.rounds, stopped_by=ended.stopped_by, claim=hub_claim(hub))
 
 
 def claims(config: FedAvg, rows: int) -> Sequence[Guarantee]:

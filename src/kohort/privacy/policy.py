@@ -128,9 +128,12 @@ class Policy:
             return None
         whole = total or claim.spent
         if whole[1] > self.delta * _ROUNDING:
-            return f"delta {delta:g} makes {whole[1]:g} in all runs, above the policy's {self.delta:g}"
+            return f"delta {delta:g} makes {whole[1]:g} in all runs, above the policy's {self.delta:g} (policy.delta)"
         if whole[0] > self.epsilon * _ROUNDING:
-            return f"epsilon {epsilon:g} makes {whole[0]:.4g} in all runs, which exceeds the policy's {self.epsilon:g}"
+            return (
+                f"epsilon {epsilon:g} makes {whole[0]:.4g} in all runs, which exceeds the policy's {self.epsilon:g} "
+                "(policy.epsilon)"
+            )
         return None
 
     def tightened(self, other: Policy) -> Policy:

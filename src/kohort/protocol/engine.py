@@ -234,8 +234,9 @@ class LocalEngine:
                 agreed.append(site.name)
         if len(agreed) < least_answers(self.quorum, len(self.sites)):
             reason = self.excluded[-1].reason if self.excluded else "there are no sites"
+            phases = self.approved.phase_budgets if "policy.epsilon" in reason or "policy.delta" in reason else ""
             raise RefusedError(
-                f"{len(self.sites) - len(agreed)} of {len(self.sites)} sites refuse the plan: {reason}",
+                f"{len(self.sites) - len(agreed)} of {len(self.sites)} sites refuse the plan: {reason}{phases}",
                 hint=after_refusal(reason, rows=min((self.declared[one.site] for one in self.excluded), default=None)),
             )
         return tuple(agreed)

@@ -184,8 +184,7 @@ def budget(run: Mapping[str, Any]) -> str:
     said = f"DP{f'({marks})' if marks else ''}: epsilon {run['epsilon']:.4g}, delta {run['delta'] or 0:.3g} "
     said += f"for each {facts.get('whom') or run.get('unit') or 'row'}"
     said += f", {facts['scope']}" if facts.get("scope") else ""
-    if facts.get("epsilon_all") is not None:
-        said += f"; epsilon {facts['epsilon_all']:.4g} if all others collude"
+    said += _relied_on(facts)
     beside = [
         f"{name} {facts[key]:.4g}"
         for key, name in (("rdp", "Rényi"), ("basic", "Rényi and basic composition"))
@@ -197,6 +196,15 @@ def budget(run: Mapping[str, Any]) -> str:
     if facts.get("void"):
         said += ". Delta is above 1/(10 n): the claim guarantees nothing"
     return said
+
+
+def _relied_on(facts: Mapping[str, Any]) -> str:
+    """Whom a budget relies on, and what is left without them."""
+    trust, alone = str(facts.get("trust") or ""), facts.get("epsilon_all")
+    if trust.startswith("the hub"):
+        return f"; relies on {trust}" + ("" if alone is None else f", epsilon {alone:.4g} towards it")
+    said = f", if {trust}" if trust else ""
+    return said + ("" if alone is None else f"; epsilon {alone:.4g} if all others collude")
 
 
 def count(value: float) -> str:

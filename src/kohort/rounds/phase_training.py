@@ -21,6 +21,7 @@ from kohort.models.dense.network import FloatArray, Network
 from kohort.privacy.contract import Step
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.corrections import find_correction
 from kohort.protocol.plan.phases import PURE, DPSection, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
@@ -264,8 +265,16 @@ def phase_step(approved: ApprovedPlan, number: int) -> Step:
 
     Returns:
         The step, once per round of the phase.
+
+    Raises:
+        ConfigError: The plan corrects drift by control variates, which a site would send besides.
     """
     phase = approved.phase(number)
+    if find_correction(phase.train.correction).scaffold:
+        raise ConfigError(
+            "SCAFFOLD's control variates are a second release of every site, which no phase and no budget has",
+            hint='Set train.correction = "fedprox:0.1" or "none"',
+        )
     noisy = phase.dp is not None and phase.dp.mechanism != "hub"
     says = "weights trained on your rows"
     if phase.rows != "all":

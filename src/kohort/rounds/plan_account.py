@@ -205,6 +205,11 @@ def plan_account(approved: ApprovedPlan, *, counts: Counts | None = None) -> Pla
     unit, overlap = _unit(spending), max((dp.overlap for dp in spending), default=1)
     if unit == "person" and approved.schema.columns and not approved.schema.identifiers:
         raise ConfigError('dp.unit = "person" needs a column that tells persons apart', hint="Name it in data.person")
+    if judged and unit == "site":
+        raise ConfigError(
+            "rows of high risk judge with noise that hides a row, and the phases hide whole sites",
+            hint='Set method.judge.rows = "low", or another dp.unit',
+        )
     relation = _relation(approved)
     maker = _Maker(approved, relation, domain_budget(approved), overlap, counts)
     if overlap > 1 and undeclared_columns(approved.schema):
@@ -237,7 +242,15 @@ class _Maker:
     counts: Counts | None
 
     def charge(self, number: int) -> Charge:
-        """The charge of a phase; its noise is calibrated here."""
+        """The charge of a phase; its noise is calibrated here. What is refused names the phase, of several."""
+        try:
+            return self._charge(number)
+        except RefusedError as error:
+            if len(self.approved.phases) == 1 or error.message.startswith("phase "):
+                raise
+            raise RefusedError(f"phase {number + 1}: {error.message}", hint=error.hint, code=error.code) from error
+
+    def _charge(self, number: int) -> Charge:
         phase = self.approved.phase(number)
         dp = phase.dp
         assert dp is not None  # noqa: S101 - asked for phases that spend

@@ -30,6 +30,7 @@ from kohort.evaluate.choice import (
 from kohort.files import disk_errors, require_new, write_atomic
 from kohort.models.files import find_model, read_model
 from kohort.privacy.dp.tuning import cost_of_choice
+from kohort.privacy.guarantee import DP
 from kohort.privacy.ledger.summary import spent_by_site
 from kohort.report.audits import AUDIT_FILE, write_audits
 from kohort.rng import Streams
@@ -266,7 +267,7 @@ def _result(
     folders = [folder for own in made for folder, _ in own]
     figures = [figures_of(own) for own in each]
     best = None if choose is None else cheapest(figures, parse_conditions(choose))
-    cost = cost_of_choice([spent_by_site(folder) for folder in folders])
+    cost = cost_of_choice([_spent(folder, run) for own in made for folder, run in own])
     return {
         "runs": [run for own in each for run in own],
         "folders": [folder.name for folder in folders],
@@ -286,6 +287,16 @@ def _result(
         "rows": options.rows,
         "tuning": None if cost is None else {**cost.to_mapping(), "rows": options.rows},
     }
+
+
+def _spent(folder: Path, made: Mapping[str, Any]) -> dict[str, list[DP]]:
+    """By site, what a run spent: by its ledger, or, where the hub added the noise, by what the run says of itself."""
+    found = spent_by_site(folder)
+    if found or made["epsilon"] is None:
+        return found
+    scope, void = made["dp"]["scope"], made["dp"]["void"]
+    claim = DP(epsilon=made["epsilon"], delta=made["delta"], unit=made["unit"], scope=scope, void=void)
+    return {site: [claim] for site in made["site_rows"]}
 
 
 def choose_privately(

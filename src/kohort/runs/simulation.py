@@ -87,10 +87,20 @@ def with_balanced_classes(plan: Plan, population: Population) -> tuple[Plan, tup
         The plan. A class of n_c of n rows has the weight n / (classes * n_c).
 
     Raises:
-        ConfigError: The target is a number, or there are no rows, as at a real hub.
+        ConfigError: The target is a number, there are no rows, as at a real hub, or a budget would have to cover the
+            counts.
     """
     if plan.train.class_weights != "balanced":
         return plan, ()
+    method = find_method(plan.method)
+    judge = method.judge(plan.config)
+    noisy = any(phase.dp is not None for phase in method.phases(plan.config, plan.train))
+    if noisy or (judge is not None and judge.rows == "high"):
+        raise ConfigError(
+            'train.class_weights = "balanced" counts the classes of all rows without noise, and every row is weighed '
+            "by these counts: the budget does not cover that",
+            hint="Write public numbers, such as train.class_weights = {ill = 2.1, well = 0.7}",
+        )
     if not population.frame.height:
         _ = plan.train.known_class_weights  # refuses, and says what to write
     if population.task is None or population.task.task != "classification":

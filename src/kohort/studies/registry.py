@@ -28,6 +28,8 @@ class Study:
     summary: str
     cites: str
     run: Callable[[Path, bool, Say], dict[str, Any]]
+    resume: Callable[[Path, bool, Say], dict[str, Any]] | None = None
+    """Goes on with a study that was stopped, from the runs that are kept in `out`; None where none are kept."""
 
 
 @cache

@@ -46,6 +46,7 @@ from kohort.protocol.plan.reads import AGGREGATION, CORRECTION, LOCAL_TRAINING, 
 from kohort.rounds.clusters import NAMED_STEP, check_cluster_name, form_clusters, labels_step, named_clusters
 from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends, total_claim
 from kohort.rounds.group_secrets import secret_step
+from kohort.rounds.hub_noise import check_hidden_sites, hub_claim
 from kohort.rounds.peers import PeerRounds, neighbours, peer_blocks
 from kohort.rounds.phase_training import phase_rounds, phase_step
 from kohort.rounds.private_defaults import is_tuned, tuned_budget, tuned_train
@@ -172,8 +173,10 @@ def _check_claims(config: Hybrid) -> None:
             raise ConfigError(
                 f"phase {number}: noise at the hub bounds updates from one common start, and after peers every "
                 "cluster starts from its own model",
-                hint='Use dp.mechanism = "dp-sgd" or "after", or put a server phase without it in between',
+                hint='Use dp.mechanism = "dp-sgd" or "after", or put a server phase on other rows in between',
             )
+    if config.secure is None and any(one.dp is not None and one.dp.mechanism == "hub" for one in config.phases):
+        check_hidden_sites(training_phases(config, TrainSection()), config.judge)
     peers = next((section for section in config.phases if section.kind == "peers"), None)
     if _label_clusters(config.clusters) and peers is not None and peers.dp is not None:
         raise ConfigError(
@@ -278,7 +281,7 @@ def protocol(config: Hybrid, hub: Hub) -> ProtocolGenerator:
         rounds=total,
         stopped_by="rounds",
         notes=tuple(progress.notes),
-        claim=progress.hub_claim,
+        claim=hub_claim(hub),
         clusters=progress.clusters,
     )
 

@@ -13,7 +13,6 @@ from kohort.methods.hybrid.judging import prefers_later, revealed
 from kohort.models.base import Model
 from kohort.models.cluster_names import NoCommonModel
 from kohort.models.dense.network import FloatArray
-from kohort.privacy.guarantee import DP
 from kohort.protocol.hub import Ask, Hub, RoundEnd
 from kohort.protocol.plan.phases import JudgeSection, TrainingPhase
 from kohort.rounds.group_secrets import agree_on_secret
@@ -35,7 +34,6 @@ class Progress:
     def __init__(self, hub: Hub, weights: FloatArray) -> None:
         self.round = 0
         self.notes: list[str] = []
-        self.hub_claim: DP | None = None
         self.clusters: dict[str, tuple[str, ...]] = {}
         """By cluster, the sites that ended the last phase among peers."""
         self._hub = hub
@@ -73,7 +71,7 @@ class Progress:
         hub = replace(self._hub, approved=replace(self._hub.approved, train=phase.train))
         noise = None
         if dp is not None and dp.mechanism == "hub":
-            noise, self.hub_claim = hub_noise(hub, dp, rounds=rounds, sites=len(hub.sites))
+            noise = hub_noise(hub, dp, rounds=rounds, sites=len(hub.sites))
         if not self._passed(rounds):
             ended = yield from federated_rounds(
                 hub,

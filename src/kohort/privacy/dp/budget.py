@@ -268,8 +268,8 @@ def dp_facts(claims: Sequence[DP]) -> dict[str, Any]:
         claims: All DP claims of the run, at least one.
 
     Returns:
-        Scope, accountant, caveats, and the weakest claim's epsilon by the "rdp" and "basic" accountants (None where its
-        events cannot be parsed).
+        Scope, accountant, whom the claim relies on, caveats, and the weakest claim's epsilon by the "rdp" and "basic"
+        accountants (None where its events cannot be parsed).
     """
     from kohort.privacy.dp.accounting import Accountant, epsilon_of
 
@@ -285,5 +285,6 @@ def dp_facts(claims: Sequence[DP]) -> dict[str, Any]:
         "basic": beside.get("basic"),
         "simulated": any(claim.simulated for claim in claims),
         "void": any(claim.void for claim in claims),
+        "trust": weakest.trust,
         "epsilon_all": max((claim.epsilon_all for claim in claims if claim.epsilon_all is not None), default=None),
     }

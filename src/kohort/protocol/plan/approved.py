@@ -71,6 +71,13 @@ class ApprovedPlan:
             self.judge is not None and self.judge.rows == "high"
         )
 
+    @property
+    def phase_budgets(self) -> str:
+        """What each phase of a plan with several spends, in words; empty for a single budget."""
+        said = [f"phase {number} epsilon {one.dp.epsilon:g}, delta {one.dp.delta:g}"
+                for number, one in enumerate(self.phases, 1) if one.dp is not None]  # fmt: skip
+        return f" ({'; '.join(said)})" if len(said) > 1 else ""
+
     def sum_scheme(self) -> str:
         """How the plan protects its sums.
 

@@ -8,10 +8,10 @@ Plans with a budget need declared domains: those of the published table.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import polars as pl
@@ -26,7 +26,9 @@ from kohort.studies.harness.found import Found
 from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.domain import learn_domain
 
-__all__ = ["Change", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "has_budget", "run_group", "summarise"]
+__all__ = [
+    "Change", "RunStore", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "has_budget", "run_group", "summarise",
+]  # fmt: skip
 
 Tables = Callable[[Plan], dict[str, pl.DataFrame] | None]
 """The tables that replace the plan's own; None keeps those."""
@@ -65,6 +67,28 @@ class RunSummary:
             "facts": dict(outcome.facts),
         }
 
+    @classmethod
+    def of_accuracy(cls, accuracy: float, curve: Sequence[float], *, epsilon: float | None, void: bool) -> Self:
+        """A summary that keeps accuracy and claim alone.
+
+        Args:
+            accuracy: On the test rows, at the end.
+            curve: After every round that measured it.
+            epsilon: What was claimed, if anything was.
+            void: Whether the claim is void.
+        """
+        return cls(
+            accuracy=accuracy,
+            curve=tuple(curve),
+            metrics={},
+            seconds={},
+            bytes={},
+            watt_hours=0.0,
+            epsilon=epsilon,
+            void=void,
+            facts={},
+        )
+
 
 def summarise(outcome: Outcome) -> RunSummary:
     """The summary of a finished run, for studies that need no fields of their own."""
@@ -72,6 +96,18 @@ def summarise(outcome: Outcome) -> RunSummary:
 
 
 R = TypeVar("R", bound=RunSummary)
+
+
+class RunStore(Protocol[R]):
+    """Keeps finished runs, also where the study is stopped; `kohort.studies.harness.kept` has one."""
+
+    def find(self, digest: str, seed: int) -> R | None:
+        """The run of a plan and a seed, if it is kept."""
+        ...
+
+    def add(self, digest: str, seed: int, run: R) -> None:
+        """Keep a finished run."""
+        ...
 
 
 class Runs(Generic[R]):
@@ -83,7 +119,9 @@ class Runs(Generic[R]):
         processes: How many processes run at the same time. The figures do not depend on it.
         tables: The tables that replace a plan's own.
         change: What the sites of a seed become first.
-        group: Makes the runs of plans that have the same rows at the same sites; by default `run_group`.
+        group: Makes the runs of plans that have the same rows at the same sites, one after the other; by default
+            `run_group`.
+        store: Keeps every run as soon as it is made, and gives back those that were kept before.
 
     Example:
         >>> runs = Runs((0, 1, 2), summarise=summarise)
@@ -99,13 +137,15 @@ class Runs(Generic[R]):
         processes: int = 1,
         tables: Tables | None = None,
         change: Change | None = None,
-        group: Callable[..., list[R]] | None = None,
+        group: Callable[..., Iterable[R]] | None = None,
+        store: RunStore[R] | None = None,
     ) -> None:
         self.seeds = tuple(seeds)
         self.processes = processes
         self._summarise = summarise
         self._tables, self._change = tables, change
-        self._group: Callable[..., list[R]] = group or run_group
+        self._group: Callable[..., Iterable[R]] = group or run_group
+        self._store = store
         self._known: dict[tuple[str, int], R] = {}
 
     def prepare(self, plans: Sequence[Plan], *, seeds: Sequence[int] | None = None) -> None:
@@ -114,7 +154,7 @@ class Runs(Generic[R]):
         groups: dict[tuple[str, int], list[str]] = {}
         for digest, plan in by_digest.items():
             for seed in seeds or self.seeds:
-                if (digest, seed) not in self._known:
+                if not self._is_known(digest, seed):
                     groups.setdefault((_rows_key(plan), seed), []).append(digest)
         # Large groups are divided, so that no process waits for another one's.
         cuts = 1 if self.processes == 1 else -(-2 * self.processes // max(1, len(groups)))
@@ -124,10 +164,19 @@ class Runs(Generic[R]):
             for digests in (group[cut::cuts] for cut in range(cuts))
             if digests
         ]
-        jobs = [([by_digest[digest] for digest in digests], seed, self._tables, self._summarise, self._change)
+        how = (self._tables, self._summarise, self._change)
+        jobs = [(self._group, self._store, [by_digest[digest] for digest in digests], seed, *how)
                 for seed, digests in parts]  # fmt: skip
-        for (seed, digests), found in zip(parts, in_parallel(self._group, jobs, self.processes), strict=True):
+        for (seed, digests), found in zip(parts, in_parallel(_made, jobs, self.processes), strict=True):
             self._known |= {(digest, seed): one for digest, one in zip(digests, found, strict=True)}
+
+    def _is_known(self, digest: str, seed: int) -> bool:
+        """Whether a run was made in this study, or kept from before it was stopped."""
+        if (digest, seed) not in self._known and self._store is not None:
+            kept = self._store.find(digest, seed)
+            if kept is not None:
+                self._known[digest, seed] = kept
+        return (digest, seed) in self._known
 
     def of(self, plan: Plan, *, seeds: Sequence[int] | None = None) -> list[R]:
         """The summaries of a plan's runs, one per seed."""
@@ -167,22 +216,36 @@ class SharedRows(Simulation):
         return self.population
 
 
+def _made(
+    group: Callable[..., Iterable[R]], store: RunStore[R] | None, plans: Sequence[Plan], seed: int, *how: object
+) -> list[R]:
+    """The runs of a group, each kept as soon as it is made."""
+    found = []
+    for plan, one in zip(plans, group(plans, seed, *how), strict=True):
+        if store is not None:
+            store.add(plan.digest(), seed, one)
+        found.append(one)
+    return found
+
+
 def run_group(
     plans: Sequence[Plan],
     seed: int,
     tables: Tables | None,
     summarise: Callable[[Outcome], R],
     change: Change | None = None,
-) -> list[R]:
+) -> Iterator[R]:
     """Runs of plans that have the same rows at the same sites. A plan alone reads its rows as `kohort run` does."""
     rows = None if tables is None else tables(plans[0])
     if change is None and len(plans) == 1 and not has_budget(plans[0]):
-        return [summarise(run(plans[0], seed=seed, tables=rows))]
+        yield summarise(run(plans[0], seed=seed, tables=rows))
+        return
     population = populate(plans[0], Streams.seeded(seed), tables=rows)
     if change is not None:
         population = change(population, Streams.seeded(seed))
     backend, known = SharedRows(population=population), SharedRows(population=declared(population, plans[0]))
-    return [summarise(run(plan, seed=seed, backend=known if has_budget(plan) else backend)) for plan in plans]
+    for plan in plans:
+        yield summarise(run(plan, seed=seed, backend=known if has_budget(plan) else backend))
 
 
 def has_budget(plan: Plan) -> bool:

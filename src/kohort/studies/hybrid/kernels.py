@@ -11,9 +11,8 @@ DP-SGD over a sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -306,7 +305,7 @@ def kernel_group(
     tables: Tables | None,
     summarise: Callable[[Outcome], RunSummary],
     change: Change | None = None,
-) -> list[RunSummary]:
+) -> Iterator[RunSummary]:
     """Plans on the same rows at the same sites, trained by kernels alone; as `kohort.studies.harness.runs.run_group`.
 
     Args:
@@ -316,7 +315,7 @@ def kernel_group(
         summarise: Not asked: there is no outcome of a run.
         change: What the sites become first.
 
-    Returns:
+    Yields:
         One summary per plan: accuracy, accuracy by round and epsilon.
     """
     del summarise
@@ -326,19 +325,6 @@ def kernel_group(
     population = declared(population, plans[0])
     sites = encode_sites(plans[0], population)
     # Sites that were changed are for tuning, which asks for the end alone.
-    return [_summary(train(plan, population, sites, seed, curve=change is None)) for plan in plans]
-
-
-def _summary(trained: Trained) -> RunSummary:
-    nothing: dict[str, Any] = {}
-    return RunSummary(
-        accuracy=trained.accuracy,
-        curve=trained.curve,
-        metrics=nothing,
-        seconds=nothing,
-        bytes=nothing,
-        watt_hours=0.0,
-        epsilon=trained.epsilon,
-        void=trained.void,
-        facts=nothing,
-    )
+    for plan in plans:
+        trained = train(plan, population, sites, seed, curve=change is None)
+        yield RunSummary.of_accuracy(trained.accuracy, trained.curve, epsilon=trained.epsilon, void=trained.void)

@@ -1,7 +1,8 @@
 """The study's plans: three tables, two settings, and the columns: ways to train that are compared.
 
-Rounds and batches are stated; one procedure tunes rate and clip of every column (`kohort.studies.hybrid.tuning`).
-The server phase of the hybrid is the server's own plan with another starting model.
+Rounds and batches are stated; one procedure tunes rate, clip and the number of full-batch steps of every column
+(`kohort.studies.hybrid.tuning`). The server phase of the hybrid is the server's own plan with another
+starting model.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from kohort.studies.hybrid.paper import DELTAS, EPSILONS
 
 __all__ = [
     "CASES", "CLIPS", "COVERTYPE", "DUTCH", "FL", "HYBRID", "HYBRID_STEPS", "INCOME", "LOW_RISK",
-    "NO_DP_COLUMN", "ONCE", "ONE_HOT", "PEERS_ONLY", "REACHES", "SHIFTED", "STEPS", "Case", "Cell", "Chosen", "Column",
-    "LowRisk", "Setting", "Training", "printed", "published",
+    "NO_DP_COLUMN", "ONCE", "ONE_HOT", "PEERS_ONLY", "REACHES", "SHIFTED", "STEPS", "STEP_FACTORS", "Case", "Cell",
+    "Chosen", "Column", "LowRisk", "Setting", "Training", "printed", "published",
 ]  # fmt: skip
 
 LowRisk = float | str
@@ -52,10 +53,12 @@ class Training:
 
 @dataclass(frozen=True, order=True)
 class Chosen:
-    """What tuning chooses: how far a step goes at most (rate times clip), and the clip, which matters under noise."""
+    """What tuning chooses: how far a step goes at most (rate times clip); the clip, which matters under noise; and a
+    factor of the number of full-batch steps."""
 
     reach: float
     clip: float = 1.0
+    steps: float = 1.0
 
     @property
     def lr(self) -> float:
@@ -63,12 +66,14 @@ class Chosen:
         return self.reach / self.clip
 
     def __str__(self) -> str:
-        return f"rate {self.lr:g}, clip {self.clip:g}"
+        steps = "" if self.steps == 1 else f", {self.steps:g} times the steps"
+        return f"rate {self.lr:g}, clip {self.clip:g}{steps}"
 
 
 REACHES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-CLIPS: Final = (0.3, 3.0)
-"""Tried beside 1."""
+"""Tried first, at clip 1; the search goes on from the best of them."""
+CLIPS: Final = (0.1, 0.3, 1.0, 3.0)
+STEP_FACTORS: Final = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -185,7 +190,7 @@ def _plan(case: Case, setting: Setting, low: LowRisk, *phases: Mapping[str, Any]
 def _keys(training: Training, chosen: Chosen) -> dict[str, Any]:
     """The keys of a phase."""
     return {
-        "rounds": training.rounds,
+        "rounds": training.rounds if training.batch else round(training.rounds * chosen.steps),
         "local_epochs": training.epochs,
         "batch": training.batch,
         "lr": chosen.lr,
@@ -220,6 +225,8 @@ class Column:
     private: bool
     make: Callable[[Cell, Chosen, Chosen], Plan]
     has_peers: bool = False
+    full_batch: bool = False
+    """Whether the number of its steps is tuned; passes over batches are as many as in the paper."""
 
 
 def _server(
@@ -239,7 +246,12 @@ def _of(cell: Cell, *phases: Mapping[str, Any], secure: bool = False) -> Plan:
 
 NO_DP_COLUMN = Column("no DP", False, lambda cell, own, _: _of(cell, _server(cell, cell.case.server, own)))
 """The paper's baseline: all sites train with the hub on high-risk rows, without noise."""
-LOW_RISK = Column("low-risk only", False, lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own, "low")))
+LOW_RISK = Column(
+    "low-risk only",
+    False,
+    lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own, "low")),
+    full_batch=True,
+)
 """All sites train with the hub on low-risk rows alone, without noise."""
 PEERS_ONLY = Column("P2P only", False, lambda cell, own, _: _of(cell, _peers(cell, own)))
 """The first phase alone; each row is judged by the model that its own site has with its peers."""
@@ -252,12 +264,18 @@ HYBRID = Column(
     has_peers=True,
 )
 """The paper's "P2P+FL": peers on low-risk rows without noise, then as `FL`."""
-STEPS = Column("tuned server", True, lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own)))
+STEPS = Column(
+    "tuned server",
+    True,
+    lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own)),
+    full_batch=True,
+)
 """Server alone with full batches, momentum and averaged models; noise at every site."""
 ONCE = Column(
     "noise once",
     True,
     lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own, optimizer="momentum"), secure=True),
+    full_batch=True,
 )
 """The same over a sum: noise is added once, not once per site."""
 HYBRID_STEPS = Column(
@@ -265,4 +283,5 @@ HYBRID_STEPS = Column(
     True,
     lambda cell, own, peers: _of(cell, _peers(cell, peers), _server(cell, cell.case.steps, own)),
     has_peers=True,
+    full_batch=True,
 )

@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from kohort.runs.results.outcome import Outcome
 from kohort.studies.harness.found import Part, ResultTable
+from kohort.studies.harness.kept import KeptRuns, kept_runs
 from kohort.studies.harness.parallel import process_count
 from kohort.studies.harness.runs import Runs, RunSummary, summarise
 from kohort.studies.harness.session import Depth, Session, study_result
 from kohort.studies.hybrid.figures import accuracy_by_round, targets_by_cluster
 from kohort.studies.hybrid.kernels import kernel_group
 from kohort.studies.hybrid.paper import SHARES
-from kohort.studies.hybrid.plans import CASES, REACHES, Case, Cell, printed, published
+from kohort.studies.hybrid.plans import CASES, CLIPS, REACHES, Case, Cell, printed, published
 from kohort.studies.hybrid.rows import ShuffledRows
 from kohort.studies.hybrid.tables import (
     YOUNGEST,
@@ -56,15 +59,18 @@ class HybridDepth(Depth):
     rows: Mapping[str, int] = field(default_factory=dict)
     """Number of rows drawn from a table, by dataset; all of those not named."""
     reaches: tuple[float, ...] = ()
-    """The reaches of a step that tuning tries; by default all six."""
+    """The reaches of a step that tuning tries first; by default all six."""
     regions: int = 0
     """How many values of a column that names the clusters, those with most rows; 0 for all."""
 
     def case(self, case: Case) -> Case:
         """A table as this depth has it: what is left out stands in its title, so beside every figure."""
-        if not self.regions or not str(case.clusters).startswith("column:"):
-            return case
-        return replace(case, title=case.title.replace("(", f"(the {self.regions} largest of ", 1))
+        title, drawn = case.title, self.rows.get(case.table, 0)
+        if self.regions and str(case.clusters).startswith("column:"):
+            title = title.replace("(", f"(the {self.regions} largest of ", 1)
+        if drawn:
+            title += f", {drawn:,} rows drawn"
+        return case if title == case.title else replace(case, title=title)
 
     def budgets(self, case: Case) -> tuple[float, ...]:
         """The budgets of a table."""
@@ -78,6 +84,7 @@ FULL = HybridDepth(
     printed_shares=dict.fromkeys(("dutch", "income", "covertype"), SHARES),
     shifted_epsilons=(0.2, 0.5, 1.0),
     grid=("dutch", "income", "covertype"),
+    rows={"acs_income": 320_000},
 )
 QUICK = HybridDepth(
     quick=True,
@@ -95,16 +102,49 @@ QUICK = HybridDepth(
 
 
 def run_study(
-    out: Path, quick: bool, say: Say, *, depth: HybridDepth | None = None, cases: Sequence[Case] = CASES
+    out: Path,
+    quick: bool,
+    say: Say,
+    *,
+    depth: HybridDepth | None = None,
+    cases: Sequence[Case] = CASES,
+    resume: bool = False,
 ) -> dict[str, Any]:
-    """Run the study; figures go into `out`."""
+    """Run the study; figures and finished runs go into `out`.
+
+    Args:
+        out: The folder.
+        quick: Whether to run less of it.
+        say: Takes lines about progress.
+        depth: How much is run; by default what `quick` says.
+        cases: The tables.
+        resume: Whether to take over the runs that an interrupted study left in `out`.
+
+    Returns:
+        The study's JSON object.
+
+    Raises:
+        ConfigError: Nothing was left there, or by another depth or version of the study.
+    """
     depth = depth or (QUICK if quick else FULL)
     rows, cases = ShuffledRows(depth.rows, depth.regions), [depth.case(case) for case in cases]
-    made = partial(Runs, summarise=summarise, processes=process_count(), tables=rows)
-    session = Session(depth, out, say, made(depth.seeds, group=kernel_group))
-    tuned = Tuned(made(depth.seeds[:1], group=kernel_group, change=validation_rows), depth.reaches)
-    parts = _parts(session, tuned, made(depth.seeds[:1]), rows, cases)
-    return study_result(STUDY.name, parts, _notes(depth, cases))
+    about = {"study": STUDY.name, "version": version("kohort"), "rows": dict(depth.rows), "regions": depth.regions}
+    kept = partial(KeptRuns, kept_runs(out, about, resume=resume))
+    made = partial(Runs, processes=process_count(), tables=rows)
+    first = depth.seeds[:1]
+    trained = made(depth.seeds, summarise=summarise, group=kernel_group, store=kept("kernels"))
+    validated = made(
+        first, summarise=summarise, group=kernel_group, change=validation_rows, store=kept("validation rows")
+    )
+    doors = made(first, summarise=_accuracy, store=kept("doors"))
+    session, tuned = Session(depth, out, say, trained), Tuned(validated, depth.reaches)
+    return study_result(STUDY.name, _parts(session, tuned, doors, rows, cases), _notes(depth, cases))
+
+
+def _accuracy(outcome: Outcome) -> RunSummary:
+    """What is kept of a run through doors and ledgers."""
+    whole = summarise(outcome)
+    return RunSummary.of_accuracy(whole.accuracy, whole.curve, epsilon=whole.epsilon, void=whole.void)
 
 
 def _parts(
@@ -167,8 +207,11 @@ def _notes(depth: HybridDepth, cases: Sequence[Case]) -> list[str]:
         "Low-risk rows train without noise among peers and have no guarantee. Runs are seeded, so the claims are "
         "simulated.",
         "Every column is tuned by one procedure on validation rows, a fifth of each site's low- and of its high-risk "
-        "rows on the first seed: the reach of a step (rate times clip) among six at clip 1, then, under noise, the "
-        "clip among three. Test rows are not looked at, and no budget accounts for the choice. The peers' phase has "
+        f"rows on the first seed: the reach of a step (rate times clip) among {len(depth.reaches or REACHES)} at clip "
+        "1, then half and twice the reach, under noise the next clip among "
+        f"{', '.join(f'{clip:g}' for clip in CLIPS)}, and for full-batch steps half and twice their number (1 to 4 "
+        "times 30), as long as one of them is better; other cells of a column begin where the "
+        "first one ended. Test rows are not looked at, and no budget accounts for the choice. The peers' phase has "
         "the rate of P2P only.",
         "FL: passes over batches with DP-SGD at every site, on high-risk rows. P2P+FL: peers on low-risk rows first. "
         "No DP is FL without clipping and noise. Tuned server: full-batch steps with momentum and averaged models "
@@ -204,4 +247,5 @@ STUDY = Study(
     summary="Trusted peers first, then a server under differential privacy: accuracy by budget, with more baselines.",
     cites="Corbucci, Monreale, Pellungrini 2024",
     run=run_study,
+    resume=partial(run_study, resume=True),
 )

@@ -14,6 +14,7 @@ from kohort.studies.harness.runs import Runs, RunSummary
 from kohort.studies.hybrid.paper import HYBRID as PAPER_HYBRID
 from kohort.studies.hybrid.paper import IMPROVEMENT, NO_DP, SERVER, SHARES
 from kohort.studies.hybrid.plans import (
+    CLIPS,
     FL,
     HYBRID,
     HYBRID_STEPS,
@@ -22,6 +23,7 @@ from kohort.studies.hybrid.plans import (
     ONCE,
     PEERS_ONLY,
     SHIFTED,
+    STEP_FACTORS,
     STEPS,
     Case,
     Cell,
@@ -52,9 +54,7 @@ BASELINES: Final = (STEPS, ONCE)
 YOUNGEST: Final = {"below:age:6": "the youngest 14 %", "below:age:7": "the youngest 25 %"}
 """Ages are coded in groups; a share of 20 % lies between these two."""
 GRID: Final = tuple(
-    Chosen(reach, clip)
-    for reach in (0.125, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-    for clip in (0.1, 0.3, 0.5, 1.0, 2.0, 3.0)
+    Chosen(reach, clip, steps) for steps in STEP_FACTORS for reach in (1.0, 2.0, 4.0, 8.0, 16.0) for clip in CLIPS
 )
 """60 settings."""
 TWO_PHASES: Final = (Event(sigma=6.0, rate=0.2, steps=100), Event(sigma=8.0, rate=0.1, steps=600))
