@@ -3,8 +3,11 @@
 Every table is split three times into 70 % of training and 30 % of test rows. Ours are federated runs; peers train on
 the pooled rows, with the same encoded columns and their own defaults. No setting was chosen on test rows. XGBoost and
 InterpretML run in an environment of their own: the one whose interpreter KOHORT_BENCH_PEERS names, or one that is made
-in the user's cache. KOHORT_BENCH_TABLES=adult,dutch measures these tables alone. `python -m bench --quick tabular`
-takes one split, four tables and fewer budgets.
+in the user's cache. `python -m bench --quick tabular` takes one split, four tables and fewer budgets.
+
+The whole takes long, so it runs in pieces, too: KOHORT_BENCH_TABLES=adult,dutch measures these tables alone, and
+KOHORT_BENCH_PARTS one or more of models, budgets, ebm, dp-ebm, oneshot, times. Rows of a piece replace the
+earlier ones of the same setting and peer; the others stay.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bench.harness import NOT_INSTALLED, QUICK, Row
+from kohort.errors import ConfigError
 from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_rows
 from kohort.runs.config import load_plan
@@ -46,7 +50,10 @@ SUMMARY = (
 _PEER_PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "interpret-core")
 WITH_PAIRS = "additive, pairs = 16"
 ONLY = frozenset(os.environ.get("KOHORT_BENCH_TABLES", "").split(",")) - {""}
-"""Where tables are named, these alone are measured, without times and budgets' peers."""
+"""Where tables are named, these alone are measured."""
+PARTS = frozenset(os.environ.get("KOHORT_BENCH_PARTS", "").split(",")) - {""}
+"""Where parts are named, these alone are measured."""
+PARTIAL = bool(ONLY or PARTS)
 PEERS = ("HistGradientBoosting", "XGBoost", "logistic regression")
 
 
@@ -110,15 +117,20 @@ TABLES = (
 def measure() -> Iterator[Row]:
     """Table by table, then what takes long: rows are written as they come."""
     wanted = [table for table in TABLES if not (QUICK and table.large) and (not ONLY or table.name in ONLY)]
-    for table in wanted:
-        yield from _compared(table)
-    for table in wanted:
-        yield from _private(table)
-    if not ONLY:
-        yield from _readable_peer()
-        yield from _private_peer()
-        yield _one_shot()
-        yield from _times()
+    parts: dict[str, Callable[[], Iterator[Row]]] = {
+        "models": lambda: (row for table in wanted for row in _compared(table)),
+        "budgets": lambda: (row for table in wanted for row in _private(table)),
+        "ebm": _readable_peer,
+        "dp-ebm": _private_peer,
+        "oneshot": _one_shot,
+        "times": _times,
+    }
+    unknown = PARTS - set(parts)
+    if unknown:
+        raise ConfigError(f"unknown parts of a benchmark: {', '.join(sorted(unknown))}", hint=f"Use {', '.join(parts)}")
+    for name, part in parts.items():
+        if name in PARTS or (not PARTS and (not ONLY or name in {"models", "budgets"})):
+            yield from part()
 
 
 def _compared(table: Table) -> list[Row]:
@@ -228,13 +240,13 @@ def _area(true: NDArray[Any], scores: NDArray[Any]) -> float:
     return float(roc_auc_score(true, scores))
 
 
-def _one_shot() -> Row:
+def _one_shot() -> Iterator[Row]:
     """Ridge on bins, two encrypted sums, small pairs rounded by the key-holder."""
     keys = {"oneshot": {"features": "bins"}}
     scores = [
         split.score(_federated(split, "oneshot", keys, sites=10, scheme="bfv").model) for split in _splits(TABLES[0])
     ]
-    return _against("adult: oneshot, bins, two rounds by bfv", float(np.mean(scores)), "required", 0.855, 0.0)
+    yield _against("adult: oneshot, bins, two rounds by bfv", float(np.mean(scores)), "required", 0.855, 0.0)
 
 
 # Splits and runs

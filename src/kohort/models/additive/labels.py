@@ -94,7 +94,17 @@ def _names(encoder: Encoder, column: Column, bins: NDArray[np.int32], size: int)
         else:
             alone = MISSING if len(inside) == 1 and inside[0] != column.other else "other"
             labels.append(f"{len(named)} others" if named else alone)
-    return labels
+    return _told_apart(labels)
+
+
+def _told_apart(labels: list[str]) -> list[str]:
+    """Bins of equally many merged categories, numbered in the order of the code list."""
+    seen: dict[str, int] = {}
+    found = []
+    for label in labels:
+        seen[label] = seen.get(label, 0) + 1
+        found.append(f"{label} ({seen[label]})" if labels.count(label) > 1 else label)
+    return found
 
 
 def _ranges(encoder: Encoder, column: Column, bins: NDArray[np.int32], size: int) -> list[str]:
