@@ -6,7 +6,7 @@ InterpretML run in an environment of their own: the one whose interpreter KOHORT
 in the user's cache. `python -m bench --quick tabular` takes one split, four tables and fewer budgets.
 
 The whole takes long, so it runs in pieces, too: KOHORT_BENCH_TABLES=adult,dutch measures these tables alone, and
-KOHORT_BENCH_PARTS one or more of models, budgets, ebm, dp-ebm, oneshot, times. Rows of a piece replace the
+KOHORT_BENCH_PARTS one or more of models, budgets, ebm, dp-ebm, oneshot, bagging, times. Rows of a piece replace the
 earlier ones of the same setting and peer; the others stay.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ SUMMARY = (
     "masked sums, bins paid for; then processor time and bytes on Adult, one thread. A ratio with a sign is the "
     "difference to the peer or to the required figure, and its target is the most that ours may be behind."
 )
-_PEER_PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "interpret-core")
+_PEER_PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "interpret-core", "flwr[simulation]")
 WITH_PAIRS = "additive, pairs = 16"
 ONLY = frozenset(os.environ.get("KOHORT_BENCH_TABLES", "").split(",")) - {""}
 """Where tables are named, these alone are measured."""
@@ -123,6 +123,7 @@ def measure() -> Iterator[Row]:
         "ebm": _readable_peer,
         "dp-ebm": _private_peer,
         "oneshot": _one_shot,
+        "bagging": _bagging_peer,
         "times": _times,
     }
     unknown = PARTS - set(parts)
@@ -247,6 +248,40 @@ def _one_shot() -> Iterator[Row]:
         split.score(_federated(split, "oneshot", keys, sites=10, scheme="bfv").model) for split in _splits(TABLES[0])
     ]
     yield _against("adult: oneshot, bins, two rounds by bfv", float(np.mean(scores)), "required", 0.855, 0.0)
+
+
+def _bagging_peer() -> Iterator[Row]:
+    """Trees on Adult, ten sites, beside bagging of XGBoost trees under Flower's simulation, with as many rounds."""
+    split = next(_splits(TABLES[0]))
+    model = _encoder_of(split)
+    train, test = encode_rows(model.encoder, split.train), encode_rows(model.encoder, split.test)
+    began = perf_counter()
+    outcome = _federated(split, "trees", {}, sites=10, scheme="masks")
+    seconds = perf_counter() - began
+    found = _bagged(train, test, sites=10, rounds=outcome.rounds)
+    setting = f"adult: trees, ten sites by masks, {outcome.rounds} rounds, one split"
+    peer = "XGBoost bagging in Flower's simulation"
+    theirs = None if found is None else _raw_score(test.y, np.asarray(found["classes"]), regression=False)
+    yield _against(setting, split.score(outcome.model), peer, theirs, None)
+    note = "Flower's sites send their trees in clear; its best number of rounds was chosen on a tenth of the rows"
+    taken = None if found is None else float(found["seconds"])
+    yield Row.faster(f"{setting}, wall time", ours=seconds, peer=peer, theirs=taken, note=note)
+
+
+def _bagged(train: Rows, test: Rows, *, sites: int, rounds: int) -> dict[str, Any] | None:
+    """What the peer answers; None where its environment has no simulation of Flower's."""
+    python = _peer_python()
+    needed = [python or "", "-c", "import flwr, ray, xgboost"]
+    if python is None or subprocess.run(needed, check=False, stderr=subprocess.DEVNULL).returncode:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        given, answered = Path(folder) / "rows.npz", Path(folder) / "found.json"
+        np.savez(given, x=train.x, y=train.y, test=test.x)
+        asked = json.dumps({"sites": sites, "rounds": rounds})
+        script = Path(__file__).with_name("bagging_peer.py")
+        subprocess.run([python, str(script), str(given), str(answered), asked], check=True)
+        found: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+    return found
 
 
 # Splits and runs

@@ -87,11 +87,11 @@ def chained_bins(column: Column, bins: NDArray[np.int32]) -> NDArray[np.bool_]:
         bins: The bin of each of its cells.
 
     Returns:
-        By bin. None of an ordered column, an item or a column of two bins; nor is a bin that holds nothing of the list.
+        By bin. None of an ordered column, an item or a column of two bins; nor of a bin that holds nothing of the list, which
+        stands behind the others.
     """
     size = int(bins.max()) + 1
     found = np.zeros(size, dtype=bool)
     if not column.ordered and column.listed and size > 2:
-        listed = np.isin(np.arange(size), bins[list(column.listed)])
-        found[1:] = listed[1:] & listed[:-1]
+        found[1:] = np.isin(np.arange(1, size), bins[list(column.listed)])
     return found
