@@ -87,8 +87,8 @@ def chained_bins(column: Column, bins: NDArray[np.int32]) -> NDArray[np.bool_]:
         bins: The bin of each of its cells.
 
     Returns:
-        By bin. None of an ordered column, an item or a column of two bins; nor of a bin that holds nothing of the list, which
-        stands behind the others.
+        By bin. None of an ordered column, an item or a column of two bins; nor of a bin that holds nothing of the list,
+        which stands behind the others.
     """
     size = int(bins.max()) + 1
     found = np.zeros(size, dtype=bool)
