@@ -6,8 +6,8 @@ InterpretML run in an environment of their own: the one whose interpreter KOHORT
 in the user's cache. `python -m bench --quick tabular` takes one split, four tables and fewer budgets.
 
 The whole takes long, so it runs in pieces, too: KOHORT_BENCH_TABLES=adult,dutch measures these tables alone, and
-KOHORT_BENCH_PARTS one or more of models, budgets, ebm, dp-ebm, oneshot, bagging, times. Rows of a piece replace the
-earlier ones of the same setting and peer; the others stay.
+KOHORT_BENCH_PARTS one or more of models, budgets, ebm, dp-ebm, oneshot, bagging, times, KOHORT_BENCH_EPSILONS=0.2,1
+these budgets. Rows of a piece replace the earlier ones of the same setting and peer; the others stay.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ ONLY = frozenset(os.environ.get("KOHORT_BENCH_TABLES", "").split(",")) - {""}
 """Where tables are named, these alone are measured."""
 PARTS = frozenset(os.environ.get("KOHORT_BENCH_PARTS", "").split(",")) - {""}
 """Where parts are named, these alone are measured."""
-PARTIAL = bool(ONLY or PARTS)
+EPSILONS = frozenset(float(entry) for entry in os.environ.get("KOHORT_BENCH_EPSILONS", "").split(",") if entry)
+"""Where budgets are named, these alone are measured."""
+PARTIAL = bool(ONLY or PARTS or EPSILONS)
 PEERS = ("HistGradientBoosting", "XGBoost", "logistic regression")
 
 
@@ -192,7 +194,8 @@ def _budget(epsilon: float) -> dict[str, Any]:
 
 def _private(table: Table) -> Iterator[Row]:
     """An additive model under a budget, with noise in shares: 10 sites, 20 of the largest table."""
-    wanted = {epsilon: least for epsilon, least in table.private.items() if not QUICK or epsilon == 1.0}
+    chosen = EPSILONS or ({1.0} if QUICK else set(table.private))
+    wanted = {epsilon: least for epsilon, least in table.private.items() if epsilon in chosen}
     sites = 20 if table.large else 10
     for epsilon, least in wanted.items():
         scores = [
