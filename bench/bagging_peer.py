@@ -1,6 +1,7 @@
 """Forests by bagging of XGBoost trees under Flower's simulation, with Flower's own strategy for it.
 
-`python bagging_peer.py ROWS.npz ANSWER.json` in an environment with flwr[simulation] and xgboost. Parameters are those
+`bagging_peer.main()` runs in an environment with flwr[simulation] and xgboost, whose workers import this file from
+PYTHONPATH. Parameters are those
 of Flower's XGBoost example: a tree of depth 8 per site and round, rate 0.1. A tenth of each site's rows is held out,
 and the number of rounds that fits these rows best is used for the test rows. Imports nothing of kohort.
 """
@@ -117,7 +118,8 @@ def answered(path: str, sites: int, rounds: int) -> dict[str, Any]:
     return {"classes": classes(test, best).astype(float).tolist(), "rounds": best, "seconds": seconds}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answer what the command asks."""
     given = json.loads(sys.argv[3])
     told = json.dumps(answered(sys.argv[1], given["sites"], given["rounds"]))
     Path(sys.argv[2]).write_text(told, encoding="utf-8")

@@ -281,8 +281,8 @@ def _bagged(train: Rows, test: Rows, *, sites: int, rounds: int) -> dict[str, An
         given, answered = Path(folder) / "rows.npz", Path(folder) / "found.json"
         np.savez(given, x=train.x, y=train.y, test=test.x)
         asked = json.dumps({"sites": sites, "rounds": rounds})
-        script = Path(__file__).with_name("bagging_peer.py")
-        subprocess.run([python, str(script), str(given), str(answered), asked], check=True)
+        command = [python, "-c", "import bagging_peer; bagging_peer.main()", str(given), str(answered), asked]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)})
         found: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
     return found
 
