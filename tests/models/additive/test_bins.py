@@ -154,11 +154,10 @@ def test_neighbours_of_a_code_list_are_pulled_together_by_the_penalty() -> None:
     assert np.allclose(pulled, np.vstack([0.5 * w[:3], [[0.0]]]) + chain)
 
 
-def test_bins_of_equally_many_merged_categories_are_told_apart() -> None:
+def test_bins_of_merged_categories_are_named_by_the_first_of_them() -> None:
     frame = pl.DataFrame({"code": [f"{code:03d}" for code in range(8)] * 2, "y": ["p", "q"] * 8})
     schema = Schema.of(features=["code"], target="y")
     encoder = Encoder(schema, learn_domain(frame, schema, missing="category"))
     (column,) = columns_of(encoder)
-    places = np.asarray([0, 1, 1, 2, 3, 3, 4, 4] + [4] * (column.cells - 8), dtype=np.int32)
-    labels = labels_of(encoder, column, places)
-    assert labels == ["000", "2 others (1)", "003", "2 others (2)", "2 others (3)"]
+    places = np.asarray([0, 1, 1, 2, 3, 3, 3, 2] + [3] * (column.cells - 8), dtype=np.int32)
+    assert labels_of(encoder, column, places) == ["000", "001, 002", "003, 007", "004 and 2 more"]
