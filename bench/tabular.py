@@ -7,7 +7,8 @@ in the user's cache. `python -m bench --quick tabular` takes one split, four tab
 
 The whole takes long, so it runs in pieces, too: KOHORT_BENCH_TABLES=adult,dutch measures these tables alone, and
 KOHORT_BENCH_PARTS one or more of models, budgets, ebm, dp-ebm, oneshot, bagging, times, KOHORT_BENCH_EPSILONS=0.2,1
-these budgets. Rows of a piece replace the earlier ones of the same setting and peer; the others stay.
+these budgets, KOHORT_BENCH_ALONE=1 the additive models beside what is required of them, without forests and peers.
+Rows of a piece replace the earlier ones of the same setting and peer; the others stay.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ PARTS = frozenset(os.environ.get("KOHORT_BENCH_PARTS", "").split(",")) - {""}
 """Where parts are named, these alone are measured."""
 EPSILONS = frozenset(float(entry) for entry in os.environ.get("KOHORT_BENCH_EPSILONS", "").split(",") if entry)
 """Where budgets are named, these alone are measured."""
-PARTIAL = bool(ONLY or PARTS or EPSILONS)
+ALONE = bool(os.environ.get("KOHORT_BENCH_ALONE"))
+"""Whether additive models alone are measured on tables."""
+PARTIAL = bool(ONLY or PARTS or EPSILONS or ALONE)
 PEERS = ("HistGradientBoosting", "XGBoost", "logistic regression")
 
 
@@ -142,7 +145,7 @@ def _compared(table: Table) -> list[Row]:
     for split in _splits(table):
         for name, (method, own) in _ours(table).items():
             scores.setdefault(name, []).append(split.score(_federated(split, method, own).model))
-        for peer, score in _peers(split, only_boosting=bool(table.settings)).items():
+        for peer, score in {} if ALONE else _peers(split, only_boosting=bool(table.settings)).items():
             scores.setdefault(peer, []).append(score)
     means = {name: float(np.mean(found)) for name, found in scores.items()}
     return list(_rows_of(table, means))
@@ -152,7 +155,11 @@ def _ours(table: Table) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Our models on a table, by what they are called, with their settings."""
     if table.settings:
         return {"trees": ("trees", table.settings)}
-    return {"trees": ("trees", {}), "additive": ("additive", {}), WITH_PAIRS: ("additive", {"pairs": 16})}
+    additive: dict[str, tuple[str, Mapping[str, Any]]] = {
+        "additive": ("additive", {}),
+        WITH_PAIRS: ("additive", {"pairs": 16}),
+    }
+    return additive if ALONE else {"trees": ("trees", {}), **additive}
 
 
 def _rows_of(table: Table, means: Mapping[str, float]) -> Iterator[Row]:
@@ -160,7 +167,7 @@ def _rows_of(table: Table, means: Mapping[str, float]) -> Iterator[Row]:
     if "additive" in means and table.additive is not None:
         yield _against(f"{table.name}: additive, 12 rounds", means["additive"], "required", table.additive, 0.0)
         yield _against(f"{table.name}: {WITH_PAIRS}, 12 rounds", means[WITH_PAIRS], "required", table.additive, 0.0)
-    for ours in ("trees", "additive", WITH_PAIRS):
+    for ours in () if ALONE else ("trees", "additive", WITH_PAIRS):
         for peer in PEERS if ours in means else ():
             theirs = means.get(peer)
             if theirs is None and (_peer_python() is not None or table.settings):
