@@ -152,6 +152,5 @@ class PrivateLearner(AdditiveLearner):
         number, averaged = (int(entry) for entry in arrays["numbers"][:2])
         bins = Bins.of_flat(self.columns, arrays["bins"])
         counts, w, before, mean = (arrays[name].copy() for name in _KEPT)
-        cut = float(arrays["numbers"][2])
-        kept = {"counts": counts, "w": w, "before": before, "mean": mean, "cut": cut}
-        return replace(self, number=number, averaged=averaged, bins=bins, **kept)
+        made = replace(self, number=number, averaged=averaged, bins=bins, counts=counts, w=w, before=before, mean=mean)
+        return replace(made, cut=float(arrays["numbers"][2]))
