@@ -149,22 +149,28 @@ def main(wanted: Sequence[str]) -> int:
 
 
 def run_here(name: str) -> None:
-    """Run one benchmark in this process and write its result file."""
+    """Run one benchmark in this process and write its result file.
+
+    A module whose `PARTIAL` is true measures a part of itself: its rows replace those of the same setting and peer, and
+    the others stay.
+    """
     module = importlib.import_module(discover()[name])
-    kept: list[Row] = []
+    stored = RESULTS / f"{name}.json"
+    earlier = _read(stored)["rows"] if getattr(module, "PARTIAL", False) and stored.exists() else []
+    kept = {(row["setting"], row["peer"]): row for row in earlier}
     for row in _as_rows(module.measure()):
-        kept.append(row)
-        _write(name, module, kept)  # what was measured stays if the rest is not
+        kept[row.setting, row.peer] = {**asdict(row), "met": row.met}
+        _write(name, module, list(kept.values()))  # what was measured stays if the rest is not
 
 
-def _write(name: str, module: Any, rows: Sequence[Row]) -> None:
+def _write(name: str, module: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     result = {
         "name": name,
         "summary": getattr(module, "SUMMARY", None) or _first_paragraph(module.__doc__ or name),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "machine": _machine(),
         "versions": _versions(),
-        "rows": [{**asdict(row), "met": row.met} for row in rows],
+        "rows": list(rows),
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -3,8 +3,12 @@
 Every table is split three times into 70 % of training and 30 % of test rows. Ours are federated runs; peers train on
 the pooled rows, with the same encoded columns and their own defaults. No setting was chosen on test rows. XGBoost and
 InterpretML run in an environment of their own: the one whose interpreter KOHORT_BENCH_PEERS names, or one that is made
-in the user's cache. KOHORT_BENCH_TABLES=adult,dutch measures these tables alone. `python -m bench --quick tabular`
-takes one split, four tables and fewer budgets.
+in the user's cache. `python -m bench --quick tabular` takes one split, four tables and fewer budgets.
+
+The whole takes long, so it runs in pieces, too: KOHORT_BENCH_TABLES=adult,dutch measures these tables alone, and
+KOHORT_BENCH_PARTS one or more of models, budgets, ebm, dp-ebm, oneshot, bagging, times, KOHORT_BENCH_EPSILONS=0.2,1
+these budgets, KOHORT_BENCH_ALONE=1 the additive models beside what is required of them, without forests and peers.
+Rows of a piece replace the earlier ones of the same setting and peer; the others stay.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -26,6 +30,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bench.harness import NOT_INSTALLED, QUICK, Row
+from kohort.errors import ConfigError
 from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_rows
 from kohort.runs.config import load_plan
@@ -43,10 +48,17 @@ SUMMARY = (
     "masked sums, bins paid for; then processor time and bytes on Adult, one thread. A ratio with a sign is the "
     "difference to the peer or to the required figure, and its target is the most that ours may be behind."
 )
-_PEER_PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "interpret-core")
+_PEER_PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "interpret-core", "flwr[simulation]")
 WITH_PAIRS = "additive, pairs = 16"
 ONLY = frozenset(os.environ.get("KOHORT_BENCH_TABLES", "").split(",")) - {""}
-"""Where tables are named, these alone are measured, without times and budgets' peers."""
+"""Where tables are named, these alone are measured."""
+PARTS = frozenset(os.environ.get("KOHORT_BENCH_PARTS", "").split(",")) - {""}
+"""Where parts are named, these alone are measured."""
+EPSILONS = frozenset(float(entry) for entry in os.environ.get("KOHORT_BENCH_EPSILONS", "").split(",") if entry)
+"""Where budgets are named, these alone are measured."""
+ALONE = bool(os.environ.get("KOHORT_BENCH_ALONE"))
+"""Whether additive models alone are measured on tables."""
+PARTIAL = bool(ONLY or PARTS or EPSILONS or ALONE)
 PEERS = ("HistGradientBoosting", "XGBoost", "logistic regression")
 
 
@@ -110,15 +122,21 @@ TABLES = (
 def measure() -> Iterator[Row]:
     """Table by table, then what takes long: rows are written as they come."""
     wanted = [table for table in TABLES if not (QUICK and table.large) and (not ONLY or table.name in ONLY)]
-    for table in wanted:
-        yield from _compared(table)
-    for table in wanted:
-        yield from _private(table)
-    if not ONLY:
-        yield from _readable_peer()
-        yield from _private_peer()
-        yield _one_shot()
-        yield from _times()
+    parts: dict[str, Callable[[], Iterator[Row]]] = {
+        "models": lambda: (row for table in wanted for row in _compared(table)),
+        "budgets": lambda: (row for table in wanted for row in _private(table)),
+        "ebm": _readable_peer,
+        "dp-ebm": _private_peer,
+        "oneshot": _one_shot,
+        "bagging": _bagging_peer,
+        "times": _times,
+    }
+    unknown = PARTS - set(parts)
+    if unknown:
+        raise ConfigError(f"unknown parts of a benchmark: {', '.join(sorted(unknown))}", hint=f"Use {', '.join(parts)}")
+    for name, part in parts.items():
+        if name in PARTS or (not PARTS and (not ONLY or name in {"models", "budgets"})):
+            yield from part()
 
 
 def _compared(table: Table) -> list[Row]:
@@ -127,7 +145,7 @@ def _compared(table: Table) -> list[Row]:
     for split in _splits(table):
         for name, (method, own) in _ours(table).items():
             scores.setdefault(name, []).append(split.score(_federated(split, method, own).model))
-        for peer, score in _peers(split, only_boosting=bool(table.settings)).items():
+        for peer, score in {} if ALONE else _peers(split, only_boosting=bool(table.settings)).items():
             scores.setdefault(peer, []).append(score)
     means = {name: float(np.mean(found)) for name, found in scores.items()}
     return list(_rows_of(table, means))
@@ -137,7 +155,11 @@ def _ours(table: Table) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Our models on a table, by what they are called, with their settings."""
     if table.settings:
         return {"trees": ("trees", table.settings)}
-    return {"trees": ("trees", {}), "additive": ("additive", {}), WITH_PAIRS: ("additive", {"pairs": 16})}
+    additive: dict[str, tuple[str, Mapping[str, Any]]] = {
+        "additive": ("additive", {}),
+        WITH_PAIRS: ("additive", {"pairs": 16}),
+    }
+    return additive if ALONE else {"trees": ("trees", {}), **additive}
 
 
 def _rows_of(table: Table, means: Mapping[str, float]) -> Iterator[Row]:
@@ -145,7 +167,7 @@ def _rows_of(table: Table, means: Mapping[str, float]) -> Iterator[Row]:
     if "additive" in means and table.additive is not None:
         yield _against(f"{table.name}: additive, 12 rounds", means["additive"], "required", table.additive, 0.0)
         yield _against(f"{table.name}: {WITH_PAIRS}, 12 rounds", means[WITH_PAIRS], "required", table.additive, 0.0)
-    for ours in ("trees", "additive", WITH_PAIRS):
+    for ours in () if ALONE else ("trees", "additive", WITH_PAIRS):
         for peer in PEERS if ours in means else ():
             theirs = means.get(peer)
             if theirs is None and (_peer_python() is not None or table.settings):
@@ -179,7 +201,8 @@ def _budget(epsilon: float) -> dict[str, Any]:
 
 def _private(table: Table) -> Iterator[Row]:
     """An additive model under a budget, with noise in shares: 10 sites, 20 of the largest table."""
-    wanted = {epsilon: least for epsilon, least in table.private.items() if not QUICK or epsilon == 1.0}
+    chosen = EPSILONS or ({1.0} if QUICK else set(table.private))
+    wanted = {epsilon: least for epsilon, least in table.private.items() if epsilon in chosen}
     sites = 20 if table.large else 10
     for epsilon, least in wanted.items():
         scores = [
@@ -228,13 +251,47 @@ def _area(true: NDArray[Any], scores: NDArray[Any]) -> float:
     return float(roc_auc_score(true, scores))
 
 
-def _one_shot() -> Row:
+def _one_shot() -> Iterator[Row]:
     """Ridge on bins, two encrypted sums, small pairs rounded by the key-holder."""
     keys = {"oneshot": {"features": "bins"}}
     scores = [
         split.score(_federated(split, "oneshot", keys, sites=10, scheme="bfv").model) for split in _splits(TABLES[0])
     ]
-    return _against("adult: oneshot, bins, two rounds by bfv", float(np.mean(scores)), "required", 0.855, 0.0)
+    yield _against("adult: oneshot, bins, two rounds by bfv", float(np.mean(scores)), "required", 0.855, 0.0)
+
+
+def _bagging_peer() -> Iterator[Row]:
+    """Trees on Adult, ten sites, beside bagging of XGBoost trees under Flower's simulation, with as many rounds."""
+    split = next(_splits(TABLES[0]))
+    model = _encoder_of(split)
+    train, test = encode_rows(model.encoder, split.train), encode_rows(model.encoder, split.test)
+    began = perf_counter()
+    outcome = _federated(split, "trees", {}, sites=10, scheme="masks")
+    seconds = perf_counter() - began
+    found = _bagged(train, test, sites=10, rounds=outcome.rounds)
+    setting = f"adult: trees, ten sites by masks, {outcome.rounds} rounds, one split"
+    peer = "XGBoost bagging in Flower's simulation"
+    theirs = None if found is None else _raw_score(test.y, np.asarray(found["classes"]), regression=False)
+    yield _against(setting, split.score(outcome.model), peer, theirs, None)
+    note = "Flower's sites send their trees in clear; its best number of rounds was chosen on a tenth of the rows"
+    taken = None if found is None else float(found["seconds"])
+    yield Row.faster(f"{setting}, wall time", ours=seconds, peer=peer, theirs=taken, note=note)
+
+
+def _bagged(train: Rows, test: Rows, *, sites: int, rounds: int) -> dict[str, Any] | None:
+    """What the peer answers; None where its environment has no simulation of Flower's."""
+    python = _peer_python()
+    needed = [python or "", "-c", "import flwr, ray, xgboost"]
+    if python is None or subprocess.run(needed, check=False, stderr=subprocess.DEVNULL).returncode:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        given, answered = Path(folder) / "rows.npz", Path(folder) / "found.json"
+        np.savez(given, x=train.x, y=train.y, test=test.x)
+        asked = json.dumps({"sites": sites, "rounds": rounds})
+        command = [python, "-c", "import bagging_peer; bagging_peer.main()", str(given), str(answered), asked]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)})
+        found: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+    return found
 
 
 # Splits and runs

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,20 @@ def test_one_row_adds_no_more_than_the_sensitivity(target: str) -> None:
         if number == 0 and target != "cost":
             assert max(norms) >= 0.999 * learner.sensitivity, "the bound is not loose"
         learner = learner.after(whole * 4, 4)
+
+
+def test_residuals_of_two_classes_are_cut_but_not_below_those_of_a_rare_class() -> None:
+    learner, rows = _private("sick")
+    assert learner._cut(np.asarray([600.0, 400.0])) == 0.8
+    assert learner._cut(np.asarray([950.0, 50.0])) == pytest.approx(0.95)
+    assert learner._cut(np.asarray([-3.0, 99.0])) == pytest.approx(0.99), "noise may make a count negative"
+    counted = learner.after(learner.contribution(rows, Memory()) * 4, 4)
+    assert counted.sensitivity == pytest.approx(2.0**28 * counted.cut * sqrt(len(counted.columns)))
+    sure = replace(counted, w=np.vstack([counted.w[:-1], [[9.0]]]))  # of one class, whatever the row
+    largest = max(np.abs(sure.contribution(rows.part(row, row + 1), Memory())).max() for row in range(20))
+    assert 0.999 * counted.cut <= largest / 2.0**28 <= counted.cut < 0.9
+    again = learner.restored(counted.checkpoint())
+    assert again.sensitivity == counted.sensitivity, "a restored learner adds the same noise"
 
 
 def test_shares_of_the_budget_add_up_to_all_of_it() -> None:

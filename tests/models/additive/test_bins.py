@@ -1,4 +1,4 @@
-"""Bins hold enough persons each, heavy cells stay alone, and the rest is merged with neighbours or becomes "other"."""
+"""Bins hold enough persons each, heavy cells stay alone, and the rest is merged with neighbours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from kohort.errors import IntegrityError
 from kohort.models.additive.bins import Bins, isotonic, make_bins
 from kohort.models.additive.cells import Column, codes_of, columns_of
+from kohort.models.additive.descent import Metric
+from kohort.models.additive.labels import labels_of
 from kohort.models.additive.noisy import bins_of_noisy
 from kohort.models.rows import encode_rows
 from kohort.tables.domain import learn_domain
@@ -56,7 +58,7 @@ def test_a_heavy_cell_stays_alone() -> None:
     assert 0 not in set(places[1][~zero] - bins.starts[1])
 
 
-def test_rare_categories_are_one_bin_or_join_the_rarest_frequent_one() -> None:
+def test_few_persons_of_rare_categories_join_the_nearest_bin() -> None:
     _, bins, held, _ = made(table())
     assert bins.of_cell[2].tolist()[:3] == [0, 1, 2]
     assert bins.of_cell[2][3] == bins.of_cell[2][4] in {2, 3}
@@ -113,7 +115,7 @@ def test_under_a_budget_rare_categories_join_rare_neighbours_of_the_code_list() 
     of = dict(zip(sorted(codes), bins.of_cell[0].tolist(), strict=True))
     assert len({of["9"], of["100"]}) == 2, "frequent ones stay alone"
     assert of["10"] == of["20"] == of["30"], "by number, not by name: 100 and 1000 stand between 10 and 20"
-    assert of["110"] == of["1000"], "what is left at the end joins the last group"
+    assert of["110"] == of["1000"], "what is left at the end joins the nearest bin"
     assert sizes.sum() == sum(counts[0])
 
 
@@ -123,3 +125,39 @@ def test_under_a_budget_names_that_are_no_numbers_are_joined_in_their_order_and_
     assert bins.of_cell[0].tolist() == [0, 0, 1, 1]
     everything, _ = bins_of_noisy(columns, counts, bins=32, least=20, noise=100.0)
     assert everything.total == 1, "noise beyond all counts leaves one bin"
+
+
+def test_rare_categories_join_rare_neighbours_of_the_code_list_as_few_as_hold_enough() -> None:
+    codes = ["9", "10", "11", "100", "101", "102", "900", "901"]
+    columns, counts = _coded(codes, [90, 12, 12, 70, 19, 1, 3, 3])
+    bins = make_bins(columns, counts, bins=32, least=20)
+    of = dict(zip(sorted(codes), bins.of_cell[0].tolist(), strict=True))
+    assert [of[code] for code in codes] == [0, 1, 1, 2, 3, 3, 3, 3], "in the order of the list, by number"
+    assert bins.chained.tolist() == [False, True, True, True]
+    assert not bins.joined.any(), "categories have no order, whatever their codes"
+
+
+def test_values_on_no_list_are_no_neighbours_and_two_bins_are_not_chained() -> None:
+    (column,), _ = _coded(["1", "2", "3", "4"], [50, 50, 50, 50])
+    apart = replace(column, listed=(0, 1, 2))
+    bins = make_bins((apart,), [np.asarray([50.0, 40.0, 30.0, 60.0])], bins=8, least=20)
+    assert bins.chained.tolist() == [False, True, True, False]
+    assert not make_bins((apart,), [np.asarray([50.0, 60.0, 0.0, 0.0])], bins=8, least=20).chained.any()
+
+
+def test_neighbours_of_a_code_list_are_pulled_together_by_the_penalty() -> None:
+    columns, counts = _coded(["1", "2", "3"], [50, 50, 50])
+    bins = make_bins(columns, counts, bins=8, least=20)
+    w = np.asarray([[1.0], [4.0], [2.0], [7.0]])
+    pulled = Metric(bins, counts[0], 150.0, 0.15, 0.5, 3.0, 2.0).penalty_times(w)
+    chain = 2.0 * np.asarray([[-3.0], [5.0], [-2.0], [0.0]])
+    assert np.allclose(pulled, np.vstack([0.5 * w[:3], [[0.0]]]) + chain)
+
+
+def test_bins_of_merged_categories_are_named_by_the_first_of_them() -> None:
+    frame = pl.DataFrame({"code": [f"{code:03d}" for code in range(8)] * 2, "y": ["p", "q"] * 8})
+    schema = Schema.of(features=["code"], target="y")
+    encoder = Encoder(schema, learn_domain(frame, schema, missing="category"))
+    (column,) = columns_of(encoder)
+    places = np.asarray([0, 1, 1, 2, 3, 3, 3, 2] + [3] * (column.cells - 8), dtype=np.int32)
+    assert labels_of(encoder, column, places) == ["000", "001, 002", "003, 007", "004 and 2 more"]

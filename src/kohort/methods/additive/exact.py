@@ -32,6 +32,8 @@ from kohort.rounds.totals.pairs import rounds_pairs
 __all__ = ["ExactLearner"]
 
 LOSS_STEPS = 2.0**20
+CHAIN = 1.0
+"""Pull of neighbours of a code list towards each other, in rows."""
 LARGEST_RESIDUAL = 16.0
 LARGEST_LOSS = 1e6
 
@@ -163,11 +165,11 @@ class ExactLearner(AdditiveLearner):
     def metric(self) -> Metric:
         """The metric of the descent."""
         if len(self.pair_counts):
-            return self._gram_metric(CURVATURE[self.link])
+            return self._gram_metric(CURVATURE[self.link], CHAIN)
         bins = self.known_bins
         curvature = CURVATURE[self.link] * sqrt(max(bins.diversity(self.counts), 1.0))
         rows = self._rows
-        return Metric(bins, self.counts, rows, curvature, self.config.ridge, self.smooth)
+        return Metric(bins, self.counts, rows, curvature, self.config.ridge, self.smooth, CHAIN)
 
     @property
     def _rows(self) -> float:
@@ -184,7 +186,7 @@ class ExactLearner(AdditiveLearner):
         flat = Bins(self.columns, self.known_bins.of_cell, pairs).flat_pairs()
         return self.informed({"pairs": flat, "counts": counts})
 
-    def _gram_metric(self, curvature: float) -> GramMetric:
+    def _gram_metric(self, curvature: float, chain: float) -> GramMetric:
         bins, approved = self.known_bins, self.setting.approved
         least = approved.min_cell if rounds_pairs(approved) else 1
         return GramMetric(
@@ -194,6 +196,7 @@ class ExactLearner(AdditiveLearner):
             curvature,
             self.config.ridge,
             self.smooth,
+            chain,
             gram_of(bins, self.counts, self.pair_counts),
             shift_of(self.pair_counts, least, bins.total),
         )

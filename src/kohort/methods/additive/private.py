@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from kohort.errors import RefusedError
 from kohort.methods.additive.learner import RESIDUAL_STEPS, AdditiveLearner
 from kohort.models.additive.bins import Bins, Floats
+from kohort.models.additive.categories import NOISES_PER_BIN
 from kohort.models.additive.cells import columns_of
 from kohort.models.additive.model import AdditiveModel
-from kohort.models.additive.noisy import NOISES_PER_BIN, bins_of_noisy, noisy_step
+from kohort.models.additive.noisy import bins_of_noisy, noisy_step
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.learner import Memory, Whole, per_row
@@ -27,6 +28,8 @@ COUNT_STEPS = 2.0**10
 """Grid of a count that gets noise: at least 8 steps to a share of it."""
 COUNTING_SHARE = 0.1
 """Of a budget's mu^2, what counting cells is given."""
+LARGEST_OF_TWO = 0.8
+"""Residuals of two classes are cut here: few rows are so far off, and all noise is that much smaller."""
 _KEPT = ("counts", "w", "before", "mean")
 
 
@@ -39,6 +42,8 @@ class PrivateLearner(AdditiveLearner):
     """The values before the last step."""
     mean: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     averaged: int = 0
+    cut: float = 1.0
+    """The largest residual of two classes that counts."""
 
     @cached_property
     def columns(self) -> Any:
@@ -57,11 +62,11 @@ class PrivateLearner(AdditiveLearner):
 
     @property
     def _bound(self) -> float:
-        """The largest norm of a row's residuals: two classes 1, more of them sqrt(2), numbers by `dp.clip`."""
+        """The largest norm of a row's residuals: two classes `cut`, more of them sqrt(2), numbers by `dp.clip`."""
         dp = self.config.dp
         weights = self.setting.encoder.class_weights or {}
         heaviest = max([1.0, *weights.values()]) if self.classes else 1.0
-        return heaviest * (sqrt(2.0) if self.classes > 2 else 1.0) if self.classes or dp is None else dp.clip
+        return heaviest * (sqrt(2.0) if self.classes > 2 else self.cut) if self.classes or dp is None else dp.clip
 
     @property
     def sensitivity(self) -> float:
@@ -114,7 +119,18 @@ class PrivateLearner(AdditiveLearner):
             )
         w = np.zeros((bins.total + 1, self.outputs))
         w[-1] = self._first_scores(np.maximum(target, 1.0))
-        return replace(self, number=1, bins=bins, counts=sizes, w=w, before=w, mean=w)
+        return replace(self, number=1, bins=bins, counts=sizes, w=w, before=w, mean=w, cut=self._cut(target))
+
+    def _cut(self, target: Floats) -> float:
+        """Where residuals of two classes are cut, from their noisy counts.
+
+        Never below what rows of the rarer class have before any column is known: cut there, each of them would count
+        less, and its probabilities would be too low.
+        """
+        if self.classes != 2:
+            return 1.0
+        share = float(np.maximum(target, 1.0).min() / np.maximum(target, 1.0).sum())
+        return max(LARGEST_OF_TWO, 1.0 - share)
 
     @property
     def model(self) -> AdditiveModel | None:
@@ -123,7 +139,7 @@ class PrivateLearner(AdditiveLearner):
 
     def checkpoint(self) -> StateArrays:
         """Bins, counts, values and their mean."""
-        numbers = np.asarray([self.number, self.averaged])
+        numbers = np.asarray([self.number, self.averaged, self.cut])
         if self.bins is None:
             return {"numbers": numbers}
         kept = {name: getattr(self, name) for name in _KEPT}
@@ -133,7 +149,8 @@ class PrivateLearner(AdditiveLearner):
         """The inverse of `checkpoint`."""
         if "bins" not in arrays:
             return self
-        number, averaged = (int(entry) for entry in arrays["numbers"])
+        number, averaged = (int(entry) for entry in arrays["numbers"][:2])
         bins = Bins.of_flat(self.columns, arrays["bins"])
         counts, w, before, mean = (arrays[name].copy() for name in _KEPT)
-        return replace(self, number=number, averaged=averaged, bins=bins, counts=counts, w=w, before=before, mean=mean)
+        made = replace(self, number=number, averaged=averaged, bins=bins, counts=counts, w=w, before=before, mean=mean)
+        return replace(made, cut=float(arrays["numbers"][2]))

@@ -59,7 +59,7 @@ class RidgeLearner(ExactLearner):
             return replace(self, number=1, bins=made.bins, counts=made.counts, target=made.target, descent=made.descent)
         cells = pair_cells(self.known_bins)
         counted = replace(self, number=2, pair_counts=total[:cells].astype(np.float64))
-        values = counted._gram_metric(1.0).solve(self._moments(total[cells:]))
+        values = counted._gram_metric(1.0, 0.0).solve(self._moments(total[cells:]))
         return replace(counted, descent=Descent.begin(values))
 
     def _moments(self, of_target: Whole) -> Floats:

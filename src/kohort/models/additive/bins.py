@@ -1,8 +1,8 @@
 """Bins: cells merged until each holds enough persons, of about equal weight.
 
-A cell that weighs as much as a bin should stays alone. Ordered cells are merged with neighbours; rare categories become
-one bin, "other". Missing values have a bin of their own where they are frequent enough. Everything follows from counts
-by integer arithmetic and comparisons, so hub and sites make the same bins.
+A cell that weighs as much as a bin should stays alone. Ordered cells are merged with neighbours, rare categories with
+rare neighbours of the code list. Missing values have a bin of their own where they are frequent enough. Everything
+follows from counts by integer arithmetic and comparisons, so hub and sites make the same bins.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
+from kohort.models.additive.categories import category_bins, chained_bins
 from kohort.models.additive.cells import Column
 from kohort.models.additive.pairs import Pair
 
@@ -88,6 +89,12 @@ class Bins:
             found[start : start + pair.size] = pair.joined()
         return found
 
+    @cached_property
+    def chained(self) -> NDArray[np.bool_]:
+        """Whether a bin of categories and the one before it are neighbours of the code list, over all bins."""
+        own = [chained_bins(column, bins) for column, bins in zip(self.columns, self.of_cell, strict=True)]
+        return np.concatenate([*own, np.zeros(self.total - self.alone.total, dtype=bool)])
+
     def of_rows(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
         """The bins of rows, by their cells [columns, rows]; numbered over all columns."""
         own = [bins[cells] for bins, cells in zip(self.of_cell, codes, strict=True)]
@@ -149,7 +156,7 @@ def make_bins(columns: tuple[Column, ...], counts: Sequence[Floats], *, bins: in
     return Bins(
         columns,
         tuple(
-            _ordered_bins(column, own, bins, least) if column.ordered else _category_bins(column, own, least)
+            _ordered_bins(column, own, bins, least) if column.ordered else category_bins(column, own, least)
             for column, own in zip(columns, counts, strict=True)
         ),
     )
@@ -192,19 +199,6 @@ def _merge_small(places: NDArray[np.int64], counts: Floats, least: float) -> NDA
         sizes[low] += sizes.pop(low + 1)
         places = np.where(places > low, places - 1, places)
     return places
-
-
-def _category_bins(column: Column, counts: Floats, least: float) -> NDArray[np.int32]:
-    """Frequent categories stay alone, the others are one bin; it is joined with the rarest of them if it is small."""
-    rare = counts < least
-    if column.other >= 0:
-        rare[column.other] = True
-    kept = np.flatnonzero(~rare)
-    found = np.full(len(counts), len(kept), dtype=np.int32)
-    found[kept] = np.arange(len(kept))
-    if len(kept) and rare.any() and counts[rare].sum() < least:
-        found[rare] = int(np.argmin(counts[kept]))
-    return found
 
 
 def isotonic(values: Floats, weights: Floats) -> Floats:

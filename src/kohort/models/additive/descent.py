@@ -1,6 +1,7 @@
 """Fitting an additive model by gradients alone: L-BFGS (Liu and Nocedal 1989) in a metric that knows counts and order.
 
-The loss is that of the rows plus a penalty: `ridge` on every value, `smooth` on the differences of neighbouring bins.
+The loss is that of the rows plus a penalty: `ridge` on every value, `smooth` on the differences of neighbouring bins
+of a number, `chain` on those of neighbours of a code list.
 The metric is diagonal in the counts with the penalty added, so it is tridiagonal, and is solved in one pass. Scaling
 the counts by the square root of the columns' diversity keeps the first step of correlated columns short enough; L-BFGS
 learns the rest from gradients that were opened anyway.
@@ -47,15 +48,18 @@ class Metric:
     """How much of the counts is added to the penalty."""
     ridge: float
     smooth: float
+    """Pull of neighbouring bins of a number towards each other."""
+    chain: float
+    """The same for neighbours of a code list."""
 
     @cached_property
     def _penalty(self) -> tuple[Floats, Floats]:
         """Diagonal of the penalty, and its entry beside the diagonal for each bin and the one before it."""
-        joined = self.bins.joined.astype(np.float64)
-        diagonal = self.ridge + self.smooth * joined
+        pulls = self.smooth * self.bins.joined + self.chain * self.bins.chained
+        diagonal = self.ridge + pulls
         diagonal[self.bins.alone.total :] += PAIR_RIDGE * self.ridge
-        diagonal[:-1] += self.smooth * joined[1:]
-        return np.append(diagonal, 0.0), np.append(-self.smooth * joined, 0.0)
+        diagonal[:-1] += pulls[1:]
+        return np.append(diagonal, 0.0), np.append(-pulls, 0.0)
 
     def penalty_times(self, w: Floats) -> Floats:
         """The gradient of the penalty at `w` [bins + 1, outputs]."""

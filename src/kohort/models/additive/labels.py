@@ -26,7 +26,7 @@ def labels_of(encoder: Encoder, column: Column, bins: NDArray[np.int32]) -> list
         bins: The bin of each of its cells.
 
     Returns:
-        Ranges of numbers, names of categories, "other" for those that were merged, "missing".
+        Ranges of numbers, names of categories (the first of those merged, and how many more), "other", "missing".
     """
     size = int(bins.max()) + 1
     if column.kind == "item":
@@ -85,15 +85,15 @@ def pair_labels(pair: Pair, rows: Sequence[str], columns: Sequence[str]) -> list
 
 def _names(encoder: Encoder, column: Column, bins: NDArray[np.int32], size: int) -> list[str]:
     known = [*(encoder.domain.columns[column.name].categories or ()), *([MISSING] if column.missing else [])]
+    order = [*column.listed, *(cell for cell in range(column.cells) if cell not in column.listed)]
     labels = []
     for place in range(size):
-        inside = np.flatnonzero(bins == place).tolist()
+        inside = [cell for cell in order if bins[cell] == place]
         named = [known[cell] for cell in inside if cell != column.other and known[cell] is not MISSING]
-        if len(named) == 1:  # what else is in its bin was too rare for one of its own
-            labels.append(named[0])
+        if named:  # what else is in its bin was too rare for one of its own
+            labels.append(named[0] if len(named) == 1 else _span(named))
         else:
-            alone = MISSING if len(inside) == 1 and inside[0] != column.other else "other"
-            labels.append(f"{len(named)} others" if named else alone)
+            labels.append(MISSING if len(inside) == 1 and inside[0] != column.other else "other")
     return labels
 
 

@@ -8,23 +8,21 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kohort.models.additive.bins import Bins, Floats, isotonic, make_bins
+from kohort.models.additive.categories import NOISES_PER_BIN, category_bins
 from kohort.models.additive.cells import Column
 from kohort.models.additive.descent import Metric
 
-__all__ = ["NOISES_PER_BIN", "bins_of_noisy", "noisy_step"]
+__all__ = ["bins_of_noisy", "noisy_step"]
 
-NOISES_PER_BIN = 3.0
-"""A bin holds at least so many standard deviations of the noise on its count."""
-NOISES_PER_CATEGORY = 6.0
-"""A category has a bin of its own if its noisy count is at least so many standard deviations of the noise."""
 RATE = 0.4
 MOMENTUM = 0.3
 """How much of the step before is taken again: correlated columns need many small steps in one direction."""
 RIDGE = 5.0
 SMOOTH = 5.0
+CHAIN = 0.2
+"""How much of the pull of neighbouring bins of a number holds for neighbours of a code list."""
 CURVATURE = {"logit": 0.15, "softmax": 0.1, "identity": 1.0, "log": 1.0}
 
 
@@ -47,7 +45,7 @@ def bins_of_noisy(
     smoothed = [_steady(column, own) for column, own in zip(columns, counts, strict=True)]
     made = make_bins(columns, smoothed, bins=bins, least=max(least, NOISES_PER_BIN * noise))
     places = tuple(
-        own if column.ordered or not column.listed else _joined_categories(column, count, least, noise)
+        own if column.ordered or not column.listed else category_bins(column, count, least, noise)
         for column, own, count in zip(columns, made.of_cell, counts, strict=True)
     )
     found = Bins(columns, places)
@@ -56,44 +54,6 @@ def bins_of_noisy(
         for own, count, size in zip(found.of_cell, smoothed, found.sizes, strict=True)
     ]
     return found, np.maximum(np.concatenate(sizes), 1.0)
-
-
-def _joined_categories(column: Column, counts: Floats, least: float, noise: float) -> NDArray[np.int32]:
-    """Frequent categories alone; of the others, neighbours of the code list together until they outweigh the noise.
-
-    Noise on a sum of residuals is the same for a bin of one category and of many, so bins need not be fewer than the
-    counts ask for; and codes that stand together are often alike, which one bin for all of them would lose.
-    """
-    frequent = counts >= max(least, NOISES_PER_CATEGORY * noise)
-    if column.other >= 0:
-        frequent[column.other] = False
-    alone = [[cell] for cell in np.flatnonzero(frequent).tolist()]
-    last = [cell for cell in range(column.cells) if cell not in column.listed]
-    rare = [cell for cell in (*column.listed, *last) if not frequent[cell]]
-    joined, left = _joined(rare, counts, least, noise)
-    if left and joined:
-        joined[-1] += left
-    elif left and alone and counts[left].sum() < least:
-        alone[int(np.argmin(counts[frequent]))] += left
-    elif left:
-        joined.append(left)
-    groups = [*alone, *joined]
-    found = np.empty(column.cells, dtype=np.int32)
-    for number, group in enumerate(groups):
-        found[group] = number
-    return found
-
-
-def _joined(cells: list[int], counts: Floats, least: float, noise: float) -> tuple[list[list[int]], list[int]]:
-    """Neighbours together, each group as small as its noise allows; and what is left at the end."""
-    groups: list[list[int]] = []
-    current: list[int] = []
-    for cell in cells:
-        current.append(cell)
-        if counts[current].sum() >= max(least, NOISES_PER_BIN * noise * sqrt(len(current))):
-            groups.append(current)
-            current = []
-    return groups, current
 
 
 def _steady(column: Column, counts: Floats) -> Floats:
@@ -136,7 +96,8 @@ def noisy_step(
         seen = float(np.sum(own * own))
         expected = noise * noise * (end - begin) * outputs
         centred[begin:end] = own * (max(0.0, 1.0 - expected / seen) if seen > 0 else 0.0)
-    metric = Metric(bins, counts, rows, CURVATURE[link], RIDGE, SMOOTH * sqrt(columns) / mu)
+    smooth = SMOOTH * sqrt(columns) / mu
+    metric = Metric(bins, counts, rows, CURVATURE[link], RIDGE, smooth, CHAIN * smooth)
     step = metric.solve(np.vstack([centred, overall[None, :]]))
     moved: Floats = w - RATE * step + MOMENTUM * (w - before)
     return moved
