@@ -27,7 +27,8 @@ from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.domain import learn_domain
 
 __all__ = [
-    "Change", "RunStore", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "has_budget", "run_group", "summarise",
+    "Change", "RunStore", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "has_budget", "run_group",
+    "summarise",
 ]  # fmt: skip
 
 Tables = Callable[[Plan], dict[str, pl.DataFrame] | None]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kohort.studies.harness.found import Part
 from kohort.studies.harness.parallel import process_count
-from kohort.studies.harness.runs import Runs, summarise
+from kohort.studies.harness.runs import Runs, RunSummary, summarise
 from kohort.studies.harness.session import study_result
 from kohort.studies.registry import Say, Study
 from kohort.studies.syntactic.figures import Figures
@@ -37,7 +37,9 @@ QUICK = replace(
 def run_study(out: Path, quick: bool, say: Say, *, depth: SyntacticDepth | None = None) -> dict[str, Any]:
     """Run the study; figures go into `out`."""
     depth = depth or (QUICK if quick else FULL)
-    runs = Runs(depth.seeds, summarise=summarise, processes=process_count(), group=run_with_thresholds)
+    runs: Runs[RunSummary] = Runs(
+        depth.seeds, summarise=summarise, processes=process_count(), group=run_with_thresholds
+    )
     say("learning in four ways")
     runs.prepare(depth.plans())
     figures = Figures(depth, runs)
