@@ -225,6 +225,7 @@ def anonymize(
 
         made = anonymise(
             frame,
+            keep=None,  # for_release has judged the columns
             person=prepared.person,
             quasi=columns,
             sensitive=private,

@@ -19,7 +19,15 @@ from kohort.tables.answers import TargetTask, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.domain import category_text
 from kohort.tables.harmonise.words import NO, YES
-from kohort.tables.roles import FREE_TEXT, ColumnGuess, guess_columns, is_measured, plain_name
+from kohort.tables.roles import (
+    FREE_TEXT,
+    MANY_CATEGORIES,
+    ColumnGuess,
+    guess_columns,
+    is_measured,
+    plain_name,
+    wide_texts,
+)
 from kohort.tables.schema import ColumnSpec
 
 __all__ = ["Goal", "Suggestion", "suggest_plan"]
@@ -39,7 +47,6 @@ QUASI_NAMES = re.compile(
     r"(.*_)?(age|sex|gender|race|ethnicity|zip(_?code)?|post(al)?_?code|city|county|region|birth.*|education|"
     r"marital.*|native_country|country|nationality|occupation|profession)"
 )
-MANY_CATEGORIES = 200
 
 _EVENTS = re.compile("encounter|visit|admission|hadm|stay|episode|order")
 """Words in names of identifiers of what happens to a person."""
@@ -105,7 +112,7 @@ def suggest_plan(
     person = _person(frame, identifiers)
     rest = [name for name in frame.columns if name != chosen and name not in identifiers]
     sets = [name for name in rest if guesses[name].shape == "items"]
-    wide = [name for name in rest if guesses[name].shape == "category" and frame[name].n_unique() > MANY_CATEGORIES]
+    wide = wide_texts(frame.select(rest))
     empty = [name for name in rest if frame[name].null_count() == frame.height]
     used = [name for name in rest if name not in {*wide, *sets, *empty}]
     if not used:
@@ -240,12 +247,16 @@ def _can_be_target(column: pl.Series, guess: ColumnGuess) -> bool:
 
 
 def _person(frame: pl.DataFrame, identifiers: Mapping[str, str]) -> str | None:
-    """The suspected identifier that names persons: no free text, in every row, with the fewest values, no visit's."""
+    """The suspected identifier that names persons.
 
-    def rank(name: str) -> tuple[bool, bool, int, bool]:
-        column = frame[name]
+    No free text, in every row, rather one with an identifier's name, with the fewest values, no visit's.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, bool, int, bool]:
+        column, why = frame[name], identifiers[name]
         events = bool(_EVENTS.search(name.lower()))
-        return identifiers[name] == FREE_TEXT, column.null_count() > 0, column.n_unique(), events
+        unnamed = not why.startswith("is named like")
+        return why == FREE_TEXT, column.null_count() > 0, unnamed, column.n_unique(), events
 
     counted = sorted(identifiers, key=rank)
     return counted[0] if counted else None
