@@ -10,7 +10,11 @@ import polars as pl
 import pytest
 
 import kohort
+from kohort.rng import Streams
+from kohort.runs.config import read_plan
+from kohort.runs.simulation import populate
 from kohort.runs.suggest import suggest_plan
+from kohort.tables.harmonise.profiles import missing_codes
 
 Call = Callable[..., tuple[int, str, str]]
 ROWS = 800
@@ -83,3 +87,27 @@ def test_an_estimator_says_what_it_does_not_learn_from(table: str) -> None:
         model.fit(x, rows["Ereignis"])
     assert set(model.outcome_.model.encoder.schema.inputs) == {"Geschlecht", "Gewicht (kg)"}
     assert len(model.predict(x)) == ROWS
+
+
+def test_a_number_that_means_missing_is_proposed_and_told(kohort_here: Call, table: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    code, shown, said = kohort_here("init", table, "--target", "Ereignis", "--out", plan, "--json")
+    assert code == 0, said
+    assert json.loads(shown)["null_values"] == {"Gewicht (kg)": [-999]}
+    code, _, said = kohort_here("init", table, "--target", "Ereignis", "--out", plan, "--force")
+    assert "column 'Gewicht (kg)' holds -999, far from its other numbers" in said
+    read = populate(read_plan(plan), Streams.seeded(0))
+    assert read.frame["Gewicht (kg)"].min() > 0
+    assert not any("far from its other numbers" in note for note in (*read.notes, *read.warnings))
+    found = kohort.Federation(table, target="Ereignis", sites=3).check()
+    assert any(note.startswith("column 'Gewicht (kg)' holds -999") and "null_values" in note for note in found.notes)
+    bounded = kohort.Federation(table, target="Ereignis", sites=3, bounds={"Gewicht (kg)": [-999, 200]}).check()
+    assert not any("-999" in note for note in bounded.notes)
+
+
+def test_numbers_that_were_measured_are_no_codes() -> None:
+    far, near = [20, 30, 40] * 20 + [999] * 10, [600, 800, 1200] * 20 + [999] * 10
+    assert missing_codes(pl.Series(far)) == (999,)
+    assert missing_codes(pl.Series(near)) == ()
+    assert missing_codes(pl.Series(far[:-1])) == ()
+    assert missing_codes(pl.Series(["-999"] * 30)) == ()

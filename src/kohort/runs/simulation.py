@@ -21,7 +21,7 @@ from kohort.runs.config import DataSection, Plan
 from kohort.runs.left_out import LeftOut
 from kohort.runs.plan.default_method import trains_network
 from kohort.runs.site_tables import SiteTables, preflight, read_site_tables
-from kohort.runs.undeclared import number_notes, undeclared_columns
+from kohort.runs.undeclared import missing_code_notes, number_notes, undeclared_columns
 from kohort.tables.answers import TargetTask, answer_of, kind_for, settle_target, task_of
 from kohort.tables.consent import consenting_rows
 from kohort.tables.datasets.catalogue import Dataset, open_table
@@ -57,6 +57,8 @@ class Population:
     low_by_row: bool = False
     """Whether the risk of a row depends on that row alone, not on a random draw."""
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What a reader of the figures must see, and may mend before a run."""
     validation: pl.DataFrame | None = None
     """Rows that the hub has itself, to validate updates with."""
     left_out: tuple[LeftOut, ...] = ()
@@ -183,6 +185,7 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
         low=None if assignment.low_risk is None else np.bincount(site[low], minlength=len(sizes))[kept],
         low_by_row=isinstance(plan.sites.low_risk, str),
         notes=tuple(notes),
+        warnings=read.warnings,
         validation=frame.filter(pl.Series(at_hub)) if at_hub.any() else None,
         left_out=tuple(left_out),
         task=read.task,
@@ -207,6 +210,7 @@ class _Read:
     assignment: Assignment
     task: TargetTask
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -267,6 +271,7 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
         assignment=assignment,
         task=task,
         notes=(*said, *opened.reading, *unused.notes, *number_notes([usable], schema)),
+        warnings=tuple(missing_code_notes([usable], schema)),
         left_out=(*left_out, *unused.left_out),
     )
 
@@ -317,6 +322,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
         assignment=assignment,
         task=task,
         notes=(*found.notes, *disagreements, *unused.notes, *number_notes(frames.values(), schema)),
+        warnings=tuple(missing_code_notes(frames.values(), schema)),
         left_out=(*_rows_left_out(parts, schema), *unused.left_out),
     )
 

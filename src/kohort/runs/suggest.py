@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
@@ -17,8 +17,11 @@ import polars as pl
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.answers import TargetTask, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
+from kohort.tables.dialect import ReadingOptions
 from kohort.tables.domain import category_text
+from kohort.tables.harmonise.profiles import missing_codes
 from kohort.tables.harmonise.words import NO, YES
+from kohort.tables.reading import declare_missing
 from kohort.tables.roles import (
     FREE_TEXT,
     MANY_CATEGORIES,
@@ -64,6 +67,7 @@ class Suggestion:
         person: The column that seems to name the person.
         method: The method.
         reading: How the tables were read: delimiter, encoding, decimal commas, missing markers.
+        null_values: Numbers such as -999 that the plan reads as missing values, by column.
     """
 
     text: str
@@ -73,6 +77,7 @@ class Suggestion:
     person: str | None
     method: str
     reading: tuple[str, ...] = ()
+    null_values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def suggest_plan(
@@ -105,6 +110,8 @@ def suggest_plan(
     first = opened[0].frame
     frame = first if len(opened) == 1 else pl.concat([one.frame for one in opened], how="diagonal_relaxed")
     guesses = {guess.name: guess for guess in guess_columns(frame)}
+    nulls = {} if opened[0].default_role is not None else _null_values(opened, guesses)
+    frame, _ = declare_missing(frame, ReadingOptions(null_values=nulls))
     chosen, how = _target(opened[0], frame, target, guesses)
     task = task_of(frame[chosen], ColumnSpec())
     identifiers = {name: one.suspicion for name, one in guesses.items() if one.suspicion is not None and name != chosen}
@@ -139,6 +146,7 @@ def suggest_plan(
         *_class_lines(chosen, frame[chosen], task),
         *_identifier_lines(identifiers, person),
         *_drop_lines(dropped),
+        *_null_lines(nulls),
         *([] if known else ['features = "rest"  # every column without another role']),
         *_quasi_lines(quasi, chosen, goal),
         'missing = "impute"  # or "drop": rows with a missing value are left out, and counted',
@@ -158,7 +166,18 @@ def suggest_plan(
         person=person,
         method=method,
         reading=_reading(tables, opened),
+        null_values=nulls,
     )
+
+
+def _null_values(opened: Sequence[Dataset], guesses: Mapping[str, ColumnGuess]) -> dict[str, tuple[int, ...]]:
+    """Numbers that mean a missing value by the rule of `kohort harmonise`, for columns that all tables have."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, guess in guesses.items():
+        if guess.suspicion is None and all(name in one.frame.columns for one in opened):
+            codes = {code for one in opened for code in missing_codes(one.frame[name])}
+            found |= {name: tuple(sorted(codes))} if codes else {}
+    return found
 
 
 def _reading(tables: Sequence[str], opened: Sequence[Dataset]) -> tuple[str, ...]:
@@ -305,6 +324,16 @@ def _drop_lines(dropped: Mapping[str, str]) -> list[str]:
     return [
         *(f"# {name}: {why}" for name, why in dropped.items()),
         *([f"drop = {_toml(list(dropped))}"] if dropped else []),
+    ]
+
+
+def _null_lines(nulls: Mapping[str, Sequence[int]]) -> list[str]:
+    if not nulls:
+        return []
+    by_column = ", ".join(f"{_toml(name)} = {list(codes)}" for name, codes in nulls.items())
+    return [
+        "# far from the other numbers of its column, so read as a missing value; remove it if it was measured",
+        f"reading = {{null_values = {{{by_column}}}}}",
     ]
 
 

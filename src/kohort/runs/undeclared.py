@@ -12,10 +12,11 @@ import polars as pl
 
 from kohort.runs.config import Plan
 from kohort.runs.left_out import LeftOut
+from kohort.tables.harmonise.profiles import missing_codes
 from kohort.tables.roles import MANY_CATEGORIES, is_measured, suspected, wide_texts
-from kohort.tables.schema import Role, Schema
+from kohort.tables.schema import ColumnSpec, Role, Schema
 
-__all__ = ["Undeclared", "number_notes", "undeclared_columns"]
+__all__ = ["Undeclared", "missing_code_notes", "number_notes", "undeclared_columns"]
 
 MANY_TEXTS = 50
 """More texts than so many, if they are numbers with a fraction or a unit, are worth a word."""
@@ -103,6 +104,31 @@ def number_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[str]:
         )
     how = 'read them as numbers, or map them: data.mapping.columns.NAME.type = "number"'
     return [f"column {name!r} holds numbers written as text, and each counts as a category: {how}" for name in found]
+
+
+def missing_code_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[str]:
+    """Numbers such as -999 that are about to be learned as numbers, although they seem to mean a missing value.
+
+    Args:
+        frames: The tables of the sites.
+        schema: What their columns are; declared bounds, bins and categories say what a number is.
+    """
+    target = [] if schema.target is None else [schema.target]
+    open_ = [name for name in (*schema.inputs, *target) if not _says_what_numbers_are(schema.columns[name])]
+    found: dict[str, set[int]] = {}
+    for frame in frames:
+        for name in open_:
+            found.setdefault(name, set()).update(missing_codes(frame[name]) if name in frame.columns else ())
+    how = "if it means a missing value, list it in data.reading.null_values (kohort init writes it)"
+    return [
+        f"column {name!r} holds {' and '.join(map(str, sorted(codes)))}, far from its other numbers: {how}"
+        for name, codes in found.items()
+        if codes
+    ]
+
+
+def _says_what_numbers_are(spec: ColumnSpec) -> bool:
+    return spec.bounds is not None or spec.bins is not None or spec.categories is not None
 
 
 def _named(plan: Plan) -> set[str]:

@@ -84,7 +84,7 @@ def judge(
     return Judged(
         baselines=baselines,
         left_out=left_out,
-        warnings=(*_about(metrics, baselines, encoder.classes or ()), *shown(left_out)),
+        warnings=(*population.warnings, *_about(metrics, baselines, encoder.classes or ()), *shown(left_out)),
     )
 
 
