@@ -89,6 +89,7 @@ def predict(
     # Any other word than the two known ones is refused by predict_table.
     found, skipped = predict_table(trained, frame, proba=proba, missing=missing)  # type: ignore[arg-type]
     unknown = {} if skipped else trained.unseen(frame)
+    others = {name for name in unknown if trained.encoder.has_other(name)}
     added = found.select(name for name in found.columns if name not in frame.columns)
     # The table's own columns, whatever the mapping made of them; identifiers only if somebody names them.
     used = {*trained.encoder.schema.inputs, trained.target, *names(keep)}
@@ -119,9 +120,10 @@ def predict(
         return
     if hidden:
         say(f"note: left out, they look like identifiers: {', '.join(hidden)}. Add --keep NAME to write them")
-    if unknown:
-        listed = ", ".join(f"{name} ({count:,})" for name, count in unknown.items())
-        say(f"warning: rows with a category unknown to the model, read as any of its column: {listed}")
+    for read_as, columns in (("as other", others), ("as any of its column", {*unknown} - others)):
+        listed = ", ".join(f"{name} ({count:,})" for name, count in unknown.items() if name in columns)
+        if listed:
+            say(f"warning: rows with a category unknown to the model, read {read_as}: {listed}")
     left = f", {skipped:,} of them without a prediction for missing values" if skipped else ""
     say(f"{predicted.height:,} rows{left}. Written to {out}, column {predicted_column(trained)}")
 
