@@ -13,12 +13,14 @@ Options that need each site's own update, such as a median, ask for `method_opti
 the baseline, where rows can be read by a lying hub.
 
 Guarantees: the same parameters and rows give the same model; arrays behave as scikit-learn prescribes (its estimator
-checks pass); text columns of frames are read as categories; a class unknown to a site is known to all, for the set of
-classes is declared, and so is no disclosure. No rows are kept for testing unless `data` says so.
+checks pass); text columns of frames are read as categories, and a `UserWarning` names those that are left out because
+they look like identifiers or have too many values; a class unknown to a site is known to all, for the set of classes is
+declared, and so is no disclosure. No rows are kept for testing unless `data` says so.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -45,6 +47,7 @@ from kohort.runs.config import Plan, only_read
 from kohort.runs.plan.overrides import dotted_keys, without_keys
 from kohort.runs.run import Outcome, run
 from kohort.runs.secure_default import load_secured, with_secure_sum
+from kohort.runs.undeclared import undeclared_columns
 from kohort.tables.cells import canonical_text
 from kohort.tables.frames import from_native
 from kohort.tables.reading import with_dates
@@ -175,7 +178,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
             whole = whole.with_columns(pl.Series(data["weight"], given.weight))
         tables, sites = self._deal(whole, given.sites)
         site_count = len(tables) if len(tables) > 1 else None if self.split.startswith("column:") else sites["count"]
-        return run(self._plan(data, sites, site_count, weights), seed=self.seed, tables=tables)
+        plan = self._plan(data, sites, site_count, weights)
+        _warn_of(undeclared_columns(tables, plan, default=None).names)
+        return run(plan, seed=self.seed, tables=tables)
 
     def _plan(
         self,
@@ -238,6 +243,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
     def _inputs(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self, "outcome_")
         return np.asarray(self.outcome_.model.encoder.transform(self._as_frame(X, reset=False)))
+
+
+def _warn_of(columns: Sequence[str]) -> None:
+    """Say which columns are not learned from; `outcome_.notes` has the reason for each."""
+    if columns:
+        warnings.warn(
+            "not learned from, because they look like identifiers or are texts with too many values: "
+            f'{", ".join(columns)}. To use them give data={{"keep": [...]}}, to leave them out data={{"drop": [...]}}',
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]

@@ -233,6 +233,7 @@ def anonymize(
 
         made = anonymise(
             frame,
+            keep=None,  # for_release has judged the columns
             person=prepared.person,
             quasi=columns,
             sensitive=private,

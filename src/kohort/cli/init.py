@@ -64,11 +64,15 @@ def init(
                 "person": made.person,
                 "method": made.method,
                 "reading": list(made.reading),
+                "null_values": {name: list(codes) for name, codes in made.null_values.items()},
             }
         )
         return
     for said in made.reading:
         say(f"note: {said}")
+    for name, codes in made.null_values.items():
+        marks = " and ".join(map(str, codes))
+        say(f"note: column {name!r} holds {marks}, far from its other numbers; the plan reads it as a missing value")
     for name, why in made.identifiers.items():
         say(f"note: column {name!r} {why}; it is an identifier in the plan")
     say(f"target {made.target}: {made.task.task} ({made.task.why}). Written to {out}")

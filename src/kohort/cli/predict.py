@@ -102,9 +102,11 @@ def predict(
         return
     if found.hidden:
         say(f"note: left out, they look like identifiers: {', '.join(found.hidden)}. Add --keep NAME to write them")
-    if found.unknown:
-        listed = ", ".join(f"{name} ({count:,})" for name, count in found.unknown.items())
-        say(f"warning: rows with a category unknown to the model, read as any of its column: {listed}")
+    others = {name for name in found.unknown if trained.encoder.has_other(name)}
+    for read_as, columns in (("as other", others), ("as any of its column", {*found.unknown} - others)):
+        listed = ", ".join(f"{name} ({count:,})" for name, count in found.unknown.items() if name in columns)
+        if listed:
+            say(f"warning: rows with a category unknown to the model, read {read_as}: {listed}")
     left = f", {found.skipped:,} of them without a prediction for missing values" if found.skipped else ""
     parts = f", read in {found.parts:,} parts" if found.parts > 1 else ""
     say(f"{found.rows:,} rows{left}{parts}. Written to {out}, column {predicted_column(trained)}")

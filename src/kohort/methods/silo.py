@@ -102,6 +102,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: Anonymise) -> An
     word = config.hierarchies
     return anonymise(
         frame,
+        keep=None,  # the plan says what the columns are
         quasi=schema.quasi,
         sensitive=schema.sensitive,
         target=schema.target,

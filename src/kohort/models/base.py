@@ -136,8 +136,9 @@ class Model(ABC):
     def predict(self, frame: Any) -> Any:
         """The predicted classes or numbers of a table's rows, as a column of the caller's kind of frame.
 
-        Classes have the type and the labels of the target. A category that no training row had stands for any of its
-        column; a `UserWarning` counts such rows, unless the model was trained with `unseen = "error"`.
+        Classes have the type and the labels of the target. A category that the model does not know is "other" where
+        its column has that, else any of its column; a `UserWarning` counts such rows, and where the model was trained
+        with `unseen = "error"` they are an error.
 
         Args:
             frame: a polars, pandas or Arrow table with the columns it reads, in any order.

@@ -99,6 +99,6 @@ def check_plan(plan: Plan, *, tables: dict[str, pl.DataFrame] | None = None, see
         sites=dict(zip(population.names, rows, strict=True)),
         test_rows=population.test.height,
         left_out=tuple(entry for entry in population.left_out if entry.count),
-        notes=(*plan.notes, *population.notes),
+        notes=(*plan.notes, *population.notes, *population.warnings),
         refused=refused,
     )

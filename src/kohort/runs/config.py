@@ -111,7 +111,8 @@ class DataSection:
     """A column that says what may be done with a row: share (yes), train (learned from, never sent), none (no, or
     nothing: the row takes no part)."""
     unseen: Literal["other", "error"] = "other"
-    """What a category that no training row had is in rows to predict: any of its column, counted, or an error."""
+    """What a category that the model has no name for is in rows to predict: "other" where its column has that, else any
+    of its column, counted; or an error, but for columns in `other`."""
     encoding: Literal["label", "onehot"] = "label"
     test: Annotated[float, Ge(0), Lt(1)] | str = 0.3
     """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""

@@ -6,7 +6,6 @@ The rows of all sites are in one frame, sorted by site; every simulated site has
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from kohort.runs.config import DataSection, Plan
 from kohort.runs.left_out import LeftOut
 from kohort.runs.plan.default_method import trains_network
 from kohort.runs.site_tables import SiteTables, preflight, read_site_tables
+from kohort.runs.undeclared import missing_code_notes, number_notes, undeclared_columns
 from kohort.tables.answers import TargetTask, answer_of, kind_for, settle_target, task_of
 from kohort.tables.consent import consenting_rows
 from kohort.tables.datasets.catalogue import Dataset, open_table
@@ -29,15 +29,11 @@ from kohort.tables.domain import category_text
 from kohort.tables.frames import check_finite
 from kohort.tables.item_sets import with_declared_sets
 from kohort.tables.reading import declare_missing
-from kohort.tables.roles import is_measured, suspected
 from kohort.tables.schema import Role, Schema
 from kohort.tables.sources.opening import is_source
 from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk, persons_of
 
 __all__ = ["Population", "populate", "schema_of", "with_balanced_classes"]
-
-MANY_TEXTS = 50
-"""More texts than so many, if they are numbers with a fraction or a unit, are worth a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +57,8 @@ class Population:
     low_by_row: bool = False
     """Whether the risk of a row depends on that row alone, not on a random draw."""
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What a reader of the figures must see, and may mend before a run."""
     validation: pl.DataFrame | None = None
     """Rows that the hub has itself, to validate updates with."""
     left_out: tuple[LeftOut, ...] = ()
@@ -200,6 +198,7 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
         low=None if assignment.low_risk is None else np.bincount(site[low], minlength=len(sizes))[kept],
         low_by_row=isinstance(plan.sites.low_risk, str),
         notes=tuple(notes),
+        warnings=read.warnings,
         validation=frame.filter(pl.Series(at_hub)) if at_hub.any() else None,
         left_out=tuple(left_out),
         task=read.task,
@@ -227,6 +226,7 @@ class _Read:
     assignment: Assignment
     task: TargetTask
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -259,8 +259,8 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
     if not opened.frame.height:
         raise DataError("the table has no rows", hint="Give a table with at least one row")
     frame, section = with_declared_sets(opened.frame, plan.data)
-    suspicions = _suspicions({"": frame}, plan, default=opened.default_role)
-    section = replace(section, drop=(*section.drop, *suspicions))
+    unused = undeclared_columns({"": frame}, plan, default=opened.default_role)
+    section = replace(section, drop=(*section.drop, *unused.names))
     schema = schema_of(section, frame.columns, codebook=opened.schema_defaults, default=opened.default_role)
     target = str(schema.target)
     task = task_of(frame[target], schema.columns[target], declared=section.task)
@@ -286,8 +286,9 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
         schema=schema,
         assignment=assignment,
         task=task,
-        notes=(*said, *opened.reading, *_suspicion_notes(suspicions), *_number_notes([usable], schema)),
-        left_out=(*left_out, *_columns_left_out(suspicions)),
+        notes=(*said, *opened.reading, *unused.notes, *number_notes([usable], schema)),
+        warnings=tuple(missing_code_notes([usable], schema)),
+        left_out=(*left_out, *unused.left_out),
     )
 
 
@@ -307,10 +308,10 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     made = {name: with_declared_sets(table, plan.data) for name, table in tables.items()}
     frames = {name: frame for name, (frame, _) in made.items()}
     section = next(iter(made.values()))[1]
-    suspicions = _suspicions(frames, plan, default=found.default_role)
+    unused = undeclared_columns(frames, plan, default=found.default_role)
     first = _complete_table(frames, section)
     # A column that only another site has is named by the comparison of tables, not here.
-    section = replace(section, drop=(*section.drop, *(name for name in suspicions if name in first.columns)))
+    section = replace(section, drop=(*section.drop, *(name for name in unused.names if name in first.columns)))
     schema = schema_of(section, list(first.columns), codebook=found.codebook, default=found.default_role)
     target = str(schema.target)
     disagreements = preflight(frames, schema, least=plan.policy.min_cell)
@@ -336,8 +337,9 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
         schema=schema,
         assignment=assignment,
         task=task,
-        notes=(*found.notes, *disagreements, *_suspicion_notes(suspicions), *_number_notes(frames.values(), schema)),
-        left_out=(*_rows_left_out(parts, schema), *_columns_left_out(suspicions)),
+        notes=(*found.notes, *disagreements, *unused.notes, *number_notes(frames.values(), schema)),
+        warnings=tuple(missing_code_notes(frames.values(), schema)),
+        left_out=(*_rows_left_out(parts, schema), *unused.left_out),
     )
 
 
@@ -346,51 +348,6 @@ def _complete_table(frames: dict[str, pl.DataFrame], section: DataSection) -> pl
     named = {*section.quasi, *section.sensitive, *section.items, *filter(None, [section.target])}
     named |= set() if section.features == "rest" else set(section.features)
     return next((frame for frame in frames.values() if named <= set(frame.columns)), next(iter(frames.values())))
-
-
-def _suspicions(frames: dict[str, pl.DataFrame], plan: Plan, *, default: Role | None) -> dict[str, str]:
-    """Columns that nobody named, that would be features, and that look like identifiers at some site."""
-    section = plan.data
-    if section.features != "rest" and default is None:
-        return {}
-    named = {*section.quasi, *section.sensitive, *section.identifiers, *section.drop, *section.keep}
-    named |= {name.partition("=")[0] for name in section.items} | {
-        str(section.target),
-        str(section.person),
-        str(section.weight),
-        str(section.consent),
-    }
-    named |= {*section.kinds, *section.bins, *section.bounds, *section.categories, *section.other, *section.nullable}
-    if section.features != "rest":
-        named |= {*section.features}
-    for choice in (plan.sites.split, plan.sites.clusters, plan.sites.low_risk):
-        named |= set(choice.split(":")[1:2]) if isinstance(choice, str) else set()
-    found: dict[str, str] = {}
-    for frame in frames.values():
-        found = {**suspected(frame, declared=named), **found}
-    return found
-
-
-def _suspicion_notes(suspicions: dict[str, str]) -> list[str]:
-    how = "name it in data.keep to use it, or in data.identifiers or data.drop"
-    return [f"column {name!r} {why}, so it is left out: {how}" for name, why in suspicions.items()]
-
-
-def _number_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[str]:
-    """Features that hold numbers with a fraction or a unit as text, so that each of them counts as a category."""
-    found: dict[str, None] = {}
-    for frame in frames:
-        texts = [name for name in schema.inputs if frame.schema[name] == pl.String]
-        found |= dict.fromkeys(
-            name for name in texts if frame[name].n_unique() > MANY_TEXTS and is_measured(frame[name].drop_nulls())
-        )
-    how = 'read them as numbers, or map them: data.mapping.columns.NAME.type = "number"'
-    return [f"column {name!r} holds numbers written as text, and each counts as a category: {how}" for name in found]
-
-
-def _columns_left_out(suspicions: dict[str, str]) -> list[LeftOut]:
-    why = "they look like identifiers and nobody named them"
-    return [LeftOut(what="columns", why=why, count=len(suspicions), of_rows=False)] if suspicions else []
 
 
 def _with_answer(schema: Schema, frame: pl.DataFrame, task: TargetTask, plan: Plan) -> Schema:

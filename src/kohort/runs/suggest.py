@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
@@ -17,9 +17,20 @@ import polars as pl
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.answers import TargetTask, task_of
 from kohort.tables.datasets.catalogue import Dataset, open_table
+from kohort.tables.dialect import ReadingOptions
 from kohort.tables.domain import category_text
+from kohort.tables.harmonise.profiles import missing_codes
 from kohort.tables.harmonise.words import NO, YES
-from kohort.tables.roles import FREE_TEXT, ColumnGuess, guess_columns, is_measured, plain_name
+from kohort.tables.reading import declare_missing
+from kohort.tables.roles import (
+    FREE_TEXT,
+    MANY_CATEGORIES,
+    ColumnGuess,
+    guess_columns,
+    is_measured,
+    plain_name,
+    wide_texts,
+)
 from kohort.tables.schema import ColumnSpec
 
 __all__ = ["Goal", "Suggestion", "suggest_plan"]
@@ -39,7 +50,6 @@ QUASI_NAMES = re.compile(
     r"(.*_)?(age|sex|gender|race|ethnicity|zip(_?code)?|post(al)?_?code|city|county|region|birth.*|education|"
     r"marital.*|native_country|country|nationality|occupation|profession)"
 )
-MANY_CATEGORIES = 200
 
 _EVENTS = re.compile("encounter|visit|admission|hadm|stay|episode|order")
 """Words in names of identifiers of what happens to a person."""
@@ -57,6 +67,7 @@ class Suggestion:
         person: The column that seems to name the person.
         method: The method.
         reading: How the tables were read: delimiter, encoding, decimal commas, missing markers.
+        null_values: Numbers such as -999 that the plan reads as missing values, by column.
     """
 
     text: str
@@ -66,6 +77,7 @@ class Suggestion:
     person: str | None
     method: str
     reading: tuple[str, ...] = ()
+    null_values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def suggest_plan(
@@ -98,6 +110,8 @@ def suggest_plan(
     first = opened[0].frame
     frame = first if len(opened) == 1 else pl.concat([one.frame for one in opened], how="diagonal_relaxed")
     guesses = {guess.name: guess for guess in guess_columns(frame)}
+    nulls = {} if opened[0].default_role is not None else _null_values(opened, guesses)
+    frame, _ = declare_missing(frame, ReadingOptions(null_values=nulls))
     chosen, how = _target(opened[0], frame, target, guesses)
     task = task_of(frame[chosen], ColumnSpec())
     identifiers = {name: one.suspicion for name, one in guesses.items() if one.suspicion is not None and name != chosen}
@@ -105,7 +119,7 @@ def suggest_plan(
     person = _person(frame, identifiers)
     rest = [name for name in frame.columns if name != chosen and name not in identifiers]
     sets = [name for name in rest if guesses[name].shape == "items"]
-    wide = [name for name in rest if guesses[name].shape == "category" and frame[name].n_unique() > MANY_CATEGORIES]
+    wide = wide_texts(frame.select(rest))
     empty = [name for name in rest if frame[name].null_count() == frame.height]
     used = [name for name in rest if name not in {*wide, *sets, *empty}]
     if not used:
@@ -132,6 +146,7 @@ def suggest_plan(
         *_class_lines(chosen, frame[chosen], task),
         *_identifier_lines(identifiers, person),
         *_drop_lines(dropped),
+        *_null_lines(nulls),
         *([] if known else ['features = "rest"  # every column without another role']),
         *_quasi_lines(quasi, chosen, goal),
         'missing = "impute"  # or "drop": rows with a missing value are left out, and counted',
@@ -151,7 +166,18 @@ def suggest_plan(
         person=person,
         method=method,
         reading=_reading(tables, opened),
+        null_values=nulls,
     )
+
+
+def _null_values(opened: Sequence[Dataset], guesses: Mapping[str, ColumnGuess]) -> dict[str, tuple[int, ...]]:
+    """Numbers that mean a missing value by the rule of `kohort harmonise`, for columns that all tables have."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, guess in guesses.items():
+        if guess.suspicion is None and all(name in one.frame.columns for one in opened):
+            codes = {code for one in opened for code in missing_codes(one.frame[name])}
+            found |= {name: tuple(sorted(codes))} if codes else {}
+    return found
 
 
 def _reading(tables: Sequence[str], opened: Sequence[Dataset]) -> tuple[str, ...]:
@@ -240,12 +266,16 @@ def _can_be_target(column: pl.Series, guess: ColumnGuess) -> bool:
 
 
 def _person(frame: pl.DataFrame, identifiers: Mapping[str, str]) -> str | None:
-    """The suspected identifier that names persons: no free text, in every row, with the fewest values, no visit's."""
+    """The suspected identifier that names persons.
 
-    def rank(name: str) -> tuple[bool, bool, int, bool]:
-        column = frame[name]
+    No free text, in every row, rather one with an identifier's name, with the fewest values, no visit's.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, bool, int, bool]:
+        column, why = frame[name], identifiers[name]
         events = bool(_EVENTS.search(name.lower()))
-        return identifiers[name] == FREE_TEXT, column.null_count() > 0, column.n_unique(), events
+        unnamed = not why.startswith("is named like")
+        return why == FREE_TEXT, column.null_count() > 0, unnamed, column.n_unique(), events
 
     counted = sorted(identifiers, key=rank)
     return counted[0] if counted else None
@@ -294,6 +324,16 @@ def _drop_lines(dropped: Mapping[str, str]) -> list[str]:
     return [
         *(f"# {name}: {why}" for name, why in dropped.items()),
         *([f"drop = {_toml(list(dropped))}"] if dropped else []),
+    ]
+
+
+def _null_lines(nulls: Mapping[str, Sequence[int]]) -> list[str]:
+    if not nulls:
+        return []
+    by_column = ", ".join(f"{_toml(name)} = {list(codes)}" for name, codes in nulls.items())
+    return [
+        "# far from the other numbers of its column, so read as a missing value; remove it if it was measured",
+        f"reading = {{null_values = {{{by_column}}}}}",
     ]
 
 

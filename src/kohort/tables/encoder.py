@@ -30,7 +30,17 @@ from kohort.tables.blocks import (
     encode_generalised,
     missing_error,
 )
-from kohort.tables.domain import OTHER, ColumnDomain, Domain, category_text, learn_domain, merge_domains, number_like
+from kohort.tables.column_blocks import unseen_error
+from kohort.tables.domain import (
+    OTHER,
+    ColumnDomain,
+    Domain,
+    category_text,
+    item_lists,
+    learn_domain,
+    merge_domains,
+    number_like,
+)
 from kohort.tables.schema import Schema
 
 __all__ = ["ColumnDomain", "Domain", "Encoder", "Encoding", "Task", "Unseen", "learn_domain", "merge_domains"]
@@ -144,17 +154,19 @@ class Encoder:
             frame: Rows with all inputs.
 
         Returns:
-            The inputs as numbers, and by column how many rows have a category outside the domain. Such a category
-            stands for any of the column's, unless `unseen` is "error" or the encoder reads rows in another way.
+            The inputs as numbers, and by column how many rows have a category outside the domain. Such a category is
+            "other" where the column has that, else any of the column's, unless the encoder reads rows in another way.
 
         Raises:
-            DataError: Columns are absent, or cells cannot be read.
+            DataError: Columns are absent, cells cannot be read, or `unseen` is "error" and a category is outside the
+                domain of a column that is not declared to have an "other".
         """
-        if self.unseen == "error" or type(self).transform is not Encoder.transform:
-            return self.transform(frame), {}
         absent = [name for name in self.schema.inputs if name not in frame.columns]
-        if absent:
-            return self.transform(frame), {}  # raises
+        if absent or type(self).transform is not Encoder.transform:
+            return self.transform(frame), {}  # raises where columns are absent
+        if self.unseen == "error":
+            self._refuse_unseen(frame)
+            return self.transform(frame), {}
         out = np.empty((frame.height, self.width), dtype=self.dtype)
         counts: dict[str, int] = {}
         start = 0
@@ -169,6 +181,23 @@ class Encoder:
                 counts |= {block.name: unseen} if unseen else {}
             start = stop
         return out, counts
+
+    def _refuse_unseen(self, frame: pl.DataFrame) -> None:
+        """Rare categories of training rows have no name in a counted domain: to the model they are unseen, too."""
+        for block in self.blocks:
+            if isinstance(block, NumberBlock) or self.schema.columns[block.name].other:
+                continue
+            column = frame[block.name]
+            _refuse_missing(block, column)
+            unseen = block.encode_any(column, np.empty((frame.height, len(block.features)), dtype=self.dtype))
+            if unseen:
+                raise unseen_error(block.name, unseen)
+
+    def has_other(self, name: str) -> bool:
+        """Whether categories outside a column's domain are read as "other", declared or left by a count."""
+        domain = self.domain.columns[name]
+        counted = domain.counted and domain.categories is not None and OTHER in domain.categories
+        return self.schema.columns[name].other or counted
 
     def target(self, frame: pl.DataFrame) -> NDArray[np.floating]:
         """The target of every row: the code of its class, or the number itself for regression."""
@@ -209,22 +238,28 @@ class Encoder:
             frame: Rows with all inputs and the target.
 
         Returns:
-            True for rows whose prediction can be compared; where inputs outside the domain cannot be read, as `within`.
+            True for rows whose prediction can be compared; where inputs outside the domain cannot be read, as `within`,
+            and without those that `unseen = "error"` refuses.
         """
-        if self.unseen == "error" or type(self).transform is not Encoder.transform:
+        if type(self).transform is not Encoder.transform:
             return self.within(frame)
+        if self.unseen == "error":
+            return self._within(frame, (*self.schema.inputs, str(self.schema.target)), strict=True)
         return self.with_known_target(frame)
 
     def with_known_target(self, frame: pl.DataFrame) -> NDArray[np.bool_]:
         """Which rows have a class of the domain, as a mask."""
         return self._within(frame, (str(self.schema.target),))
 
-    def _within(self, frame: pl.DataFrame, names: Iterable[str]) -> NDArray[np.bool_]:
+    def _within(self, frame: pl.DataFrame, names: Iterable[str], *, strict: bool = False) -> NDArray[np.bool_]:
         usable = np.ones(frame.height, dtype=bool)
         for name in names:
             domain, spec = self.domain.columns[name], self.schema.columns[name]
-            other = spec.other or (domain.counted and domain.categories is not None and OTHER in domain.categories)
-            if domain.categories is None or other or domain.kind == "items":
+            other = spec.other if strict else self.has_other(name) or domain.kind == "items"
+            if domain.categories is None or other:
+                continue
+            if domain.kind == "items":
+                usable &= _items_within(frame[name], domain.categories)
                 continue
             text = category_text(frame[name])
             gaps = domain.missing or (self.impute and name != self.schema.target)
@@ -265,6 +300,12 @@ class Encoder:
             impute=bool(mapping.get("impute", False)),
             unseen=mapping.get("unseen", "other"),
         )
+
+
+def _items_within(column: pl.Series, items: Iterable[str]) -> NDArray[np.bool_]:
+    """Which rows have no item but these."""
+    known = pl.element().is_null() | pl.element().is_in(list(items))
+    return item_lists(column).list.eval(known).list.all().fill_null(value=True).to_numpy()
 
 
 def _refuse_missing(block: CategoryBlock | ItemsBlock, column: pl.Series) -> None:

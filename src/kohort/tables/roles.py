@@ -1,9 +1,10 @@
 """What the columns of a table seem to be: one inference for every command and for Python.
 
-A column is a **suspected identifier** if it tells persons apart without being a measurement: unique texts, unique whole
-numbers that are named like an identifier or count on by one, free text, and values with the shape of an e-mail address,
-a telephone number or the like. A suspected identifier is never a feature, a domain or a released column unless the user
-names it. A number with decimals is never one for being distinct.
+A column is a **suspected identifier** if it tells persons apart without being a measurement: texts that hardly repeat,
+whole numbers that are named like an identifier and hardly repeat, or that count on by one, free text, and values with
+the shape of an e-mail address, a telephone number or the like; and, however often a person occurs, a column that is
+named like a person's number, in English or another language of statistics offices. A suspected identifier is never a
+feature, a domain or a released column unless the user names it. A number with decimals is never one for being distinct.
 
 The shapes follow the eighteen identifiers of the HIPAA Safe Harbor rule (45 CFR 164.514(b)(2)).
 
@@ -14,6 +15,7 @@ still identify.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,17 +27,21 @@ from kohort.errors import ConfigError
 __all__ = [
     "FREE_TEXT",
     "KINDS",
+    "MANY_CATEGORIES",
     "ColumnGuess",
     "IdentifierKind",
     "guess_columns",
+    "indirect",
     "is_measured",
     "person_of",
     "plain_name",
     "suspected",
+    "wide_texts",
 ]
 
 Shape = Literal["number", "category", "boolean", "date", "items", "text"]
 SAMPLE = 10_000
+_GERMAN = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "ß": "ss"})
 FREE_TEXT = "holds free text"
 MEASURED = r"^\s*[€$£<>~]?\s*[+-]?\d[\d.,' ]*([.,]\d+|\s*([€$£%]|[A-Za-zµ°][A-Za-zµ°/²³%]{0,7}))\s*$"
 """A number with a fraction, a unit or a currency, written as text."""
@@ -46,7 +52,36 @@ FEWEST_UNIQUE = 20
 FEWEST_IN_SEQUENCE = 10
 MANY_VALUES = 20
 LONG_TEXT, MANY_WORDS = 40, 5
-ID_NAME = re.compile(r"(.*_)?(id|ids|key|nr|nbr|no|num|number|code|index|idx|mrn|pseudonym|record)|(id|nr|no)_.*")
+MANY_CATEGORIES = 200
+"""A text with more values than that has no use as a category."""
+SHARE_OF_RARE = 0.5
+ID_NAME = re.compile(
+    r"(.*_)?(id|ids|key|nbr|no|num|number|code|index|idx|mrn|pseudonym|record|matricule|numero|nro|codice|codigo|"
+    r"identifiant|identificador|identificativo|[a-z]*(nr|nummer|kennung|kennziffer|kennzeichen))|"
+    r"(id|nr|no|numero|codice|codigo|matricule|identifiant)_.*"
+)
+_PERSONS = (
+    r"pat|patient(en|e|in)?|versicherten?|(kranken|sozial|renten)?versicher(ung|ungs|ten)|fall|kunden?|klienten?|"
+    r"mitglieds?|personen?|personal|probanden?|teilnehmer|bewohner|schueler|studenten|matrikel|steuer|ausweis|konto|"
+    r"ahv|sv|kv|client|verzekerde|klant|deelnemer|persoons?|leerling|burgerservice|rijksregister|dossier"
+)
+"""Beginnings of German and Dutch compounds for the number of a person, such as Versichertennummer."""
+_NUMBERS = r"id|nr|nummer|nummern|kennung|kennziffer|kennzeichen|schluessel|pseudonym|sleutel"
+_PERSONS_AFTER = (
+    r"patient|patiente|assure|adherent|beneficiaire|client|dossier|personne|individu|eleve|etudiant|"
+    r"securite_sociale|secu|paciente|persona|asegurado|afiliado|cliente|historia(_clinica)?|seguridad_social|"
+    r"expediente|alumno|paziente|assistito|assicurato|tessera(_sanitaria)?|cartella(_clinica)?|fiscale|fiscal|"
+    r"identificacion|identite|identita|identidad"
+)
+"""What follows `numero` or `codice` in French, Spanish and Italian names for the number of a person."""
+PERSON_NUMBER = (
+    rf"(.*_)?({_PERSONS})_?({_NUMBERS})|"
+    rf"(id|n|nr|num|numero|nro|code|codice|codigo|matricule|identifiant)_(de_|du_|del_|della_|la_|l_|d_)*"
+    rf"({_PERSONS_AFTER})(_.*)?|"
+    rf"({_PERSONS_AFTER}|usager|salarie)_(id|numero|matricule|code|codice|codigo|identifiant)|"
+    r"matricule|kennung|aktenzeichen|pseudonym|bsn|kvnr|svnr|dni|nif|nss|nhc|codfis|insz|personnummer"
+)
+"""Names of the number of a person in German, Dutch, French, Spanish and Italian."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +105,7 @@ KINDS = (
     IdentifierKind("fax number", r"fax(_.*)?"),
     IdentifierKind(
         "telephone number",
-        r"(.*_)?(tele)?phone(_.*)?|mobile(_.*)?|tel",
+        r"(.*_)?(tele)?phone(_.*)?|mobile(_.*)?|tel|(.*_)?(telefon|telefoon|handy|mobil|gsm)_?(nr|nummer)?|telefono",
         r"^(\+\d{1,3}[ .-]?)?\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}$|^\+\d{8,15}$",
     ),
     IdentifierKind(
@@ -99,7 +134,12 @@ KINDS = (
         "biometric record", r"(finger|voice)_?print(_.*)?|retina(_.*)?|iris_?(scan|code)|biometric(_.*)?|dna"
     ),
     IdentifierKind("photograph", r"photo(_.*)?|photograph|picture|portrait"),
-    IdentifierKind("person's name", r"((first|last|middle|full|sur|family|given|maiden|patient|person|user)_?)?name"),
+    IdentifierKind(
+        "person's name",
+        r"((first|last|middle|full|sur|family|given|maiden|patient|person|user)_?)?name|"
+        r"(vor|nach|familien|geburts|patienten)name|nom(_de_famille)?|prenom|(voor|achter)?naam|apellidos?|cognome|nome",
+    ),
+    IdentifierKind("person's number", PERSON_NUMBER),
     IdentifierKind(
         "record identifier",
         r"id|(.*_)?[ug]uid|(row|record|person|customer|user|case)_?(id|no|number)",
@@ -107,13 +147,16 @@ KINDS = (
     ),
     IdentifierKind(
         "place",
-        r"(.*_)?(zip(_?code)?|post(al)?_?code|street|address|city|town|county|district)|lat(itude)?|lon(gitude)?|lng",
+        r"(.*_)?(zip(_?code)?|post(al)?_?code|street|address|city|town|county|district)|lat(itude)?|lon(gitude)?|lng|"
+        r"(.*_)?(plz|postleitzahl|(wohn)?ort|strasse|anschrift|adresse|adres|woonplaats|commune|code_postal|"
+        r"codigo_postal|direccion|indirizzo)",
         r"^\d{5}-\d{4}$",
         direct=False,
     ),
     IdentifierKind(
         "date",
-        r"(.*_)?date(_.*)?|dob|dod|birth_?(day|year)|(day|year)_of_(birth|death)|(admit|disch|death|in|out)_?time|timestamp",
+        r"(.*_)?date(_.*)?|dob|dod|birth_?(day|year)|(day|year)_of_(birth|death)|(admit|disch|death|in|out)_?time|timestamp|"
+        r"(.*_)?([a-z]*datum|geburtstag|geburtsjahr|geboortejaar|naissance|nacimiento|nascita|fecha)(_.*)?",
         r"^\d{4}-\d{2}-\d{2}([ T].*)?$|^\d{1,2}[/.]\d{1,2}[/.]\d{2,4}$",
         direct=False,
     ),
@@ -169,6 +212,37 @@ def suspected(frame: pl.DataFrame, *, declared: Collection[str] = ()) -> dict[st
     return {guess.name: guess.suspicion for guess in guess_columns(undeclared) if guess.suspicion is not None}
 
 
+def wide_texts(frame: pl.DataFrame, *, declared: Collection[str] = ()) -> list[str]:
+    """Columns of texts nobody named that have too many values to be categories.
+
+    Args:
+        frame: The table.
+        declared: Columns whose role the user named.
+    """
+    texts = [column for column in frame if column.dtype in (pl.String, pl.Categorical, pl.Enum)]
+    return [one.name for one in texts if one.name not in declared and one.n_unique() > MANY_CATEGORIES]
+
+
+def indirect(frame: pl.DataFrame, *, declared: Collection[str] = ()) -> dict[str, str]:
+    """Columns nobody named that tell a place or a date: no identifiers by themselves, but known to many.
+
+    Args:
+        frame: The table.
+        declared: Columns whose role the user named.
+
+    Returns:
+        A reason by column, in table order.
+    """
+    found: dict[str, str] = {}
+    for column in frame:
+        named = (kind for kind in KINDS if not kind.direct and re.fullmatch(kind.words, plain_name(column.name)))
+        kind = next(named, None)
+        if column.name in declared or (kind is None and not column.dtype.is_temporal()):
+            continue
+        found[column.name] = "holds dates or times" if kind is None else f"is named like {_a(kind.title)}"
+    return found
+
+
 def person_of(identifiers: Sequence[str], person: str | None) -> str | None:
     """The column that names the person a row is about.
 
@@ -193,8 +267,10 @@ def person_of(identifiers: Sequence[str], person: str | None) -> str | None:
 
 
 def plain_name(name: str) -> str:
-    """A column's name in lower case with `_` between its parts."""
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    """A column's name in lower case, without accents, with `_` between its parts."""
+    german = name.translate(_GERMAN)
+    plain = "".join(one for one in unicodedata.normalize("NFKD", german) if not unicodedata.combining(one))
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain)
     return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
 
 
@@ -236,7 +312,7 @@ def _of_text(column: pl.Series) -> str | None:
         return f"holds values of the shape of {_a(shape.title)}"
     if _is_free_text(sample):
         return FREE_TEXT
-    return _own_texts(known) if distinct >= SHARE_OF_UNIQUE * len(sample) else None
+    return _own_texts(known) if distinct >= SHARE_OF_RARE * len(sample) else None
 
 
 def _shaped_like(sample: pl.Series) -> IdentifierKind | None:
@@ -264,13 +340,15 @@ def _a(title: str) -> str:
 
 
 def _own_texts(known: pl.Series) -> str | None:
-    """Whether nearly every row has a text of its own."""
+    """Whether nearly every row has a text of its own, or few rows share one."""
     whole = known.n_unique()
     if is_measured(known):
         return None  # a measurement is no identifier for being distinct
     enough = len(known) >= FEWEST_UNIQUE or (whole == len(known) > 2 and _named_like_id(known.name))
     if enough and whole >= SHARE_OF_UNIQUE * len(known):
         return f"holds a text of its own in {whole:,} of {len(known):,} rows"
+    if whole > MANY_CATEGORIES and whole >= SHARE_OF_RARE * len(known):
+        return f"holds {whole:,} different texts in {len(known):,} rows"
     return None
 
 
@@ -286,6 +364,8 @@ def _of_integers(column: pl.Series) -> str | None:
         return f"is named like {_a(kind.title)}"
     if distinct == len(known):
         return "is named like an identifier and no number occurs twice"
+    if distinct > MANY_CATEGORIES and distinct >= SHARE_OF_RARE * len(known):
+        return f"is named like an identifier and holds {distinct:,} numbers in {len(known):,} rows"
     return None
 
 

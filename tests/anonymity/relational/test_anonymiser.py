@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from tests.support.anonymity_tables import QUASI, tables
 from tests.support.examples import examples
 
+from kohort.anonymity.relational.anonymise import anonymise
 from kohort.anonymity.relational.anonymiser import Anonymiser
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Interval, Label, ValueSet, canonical_text, parse_cell
@@ -96,3 +97,28 @@ def test_labels_are_found_by_their_hierarchy():
     frame = pl.DataFrame({"c": ["x", "y", "z"] * 2 + ["z"]})
     fitted = Anonymiser(quasi=["c"], k=4, hierarchies={"c": levels}, algorithm="lattice").fit(frame)
     assert fitted.transform(pl.DataFrame({"c": ["y", "w"]}))["c"].to_list() in (["<xy>", "*"], ["*", "*"])
+
+
+def test_what_looks_like_an_identifier_is_not_released_unless_it_is_kept() -> None:
+    rows = 60
+    frame = pl.DataFrame(
+        {
+            "sex": ["f", "m"] * (rows // 2),
+            "patient_id": [1000 + row // 2 for row in range(rows)],
+            "Bemerkung": [f"the patient said sentence number {row} and then went home again" for row in range(rows)],
+            "bmi": [20.0 + row % 7 for row in range(rows)],
+        }
+    )
+    with pytest.raises(ConfigError, match=r"'patient_id' is named like .*'Bemerkung' holds free text"):
+        Anonymiser(quasi=["sex"], k=5).fit_transform(frame)
+    with pytest.raises(ConfigError, match="patient_id"):
+        anonymise(frame, quasi=["sex"], k=5, keep=["Bemerkung"])
+    with pytest.raises(DataError, match="no column 'patient'"):
+        anonymise(frame, quasi=["sex"], k=5, keep=["patient"])
+    learner = Anonymiser(quasi=["sex"], k=5, person="patient_id", keep=["Bemerkung"])
+    assert learner.fit_transform(frame).columns == ["sex", "Bemerkung", "bmi"]
+    assert "columns without a role are released as they are: bmi" in learner.report_.notes
+    plain = Anonymiser(quasi=["sex"], k=5, sensitive=["bmi"]).fit(frame.select("sex", "bmi"))
+    assert plain.report_.notes == ()
+    with pytest.raises(ConfigError, match="patient_id"):
+        plain.transform(frame.head(30))

@@ -29,7 +29,7 @@ from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, Missing, from_native, write_table
 from kohort.tables.reading import ROW, restore_texts
-from kohort.tables.roles import suspected
+from kohort.tables.roles import indirect, suspected
 from kohort.tables.scanning import is_parquet, readable, scan_parquet
 
 __all__ = ["GateTableResult", "gate_table"]
@@ -114,7 +114,9 @@ def gate_table(
         names = [name for name in table.collect_schema().names() if name != ROW]
         _require([*hidden, *keep], names)
         named = {*quasi, *hidden, *keep, *shared_columns, *(one for one in (sensitive, identifier) if one is not None)}
-        suspicions = {} if shared_columns else suspected(_sample(table, names), declared=named)
+        sample = _sample(table, names)
+        suspicions = {} if shared_columns else suspected(sample, declared=named)
+        exact = {} if shared_columns else indirect(sample, declared={*named, *suspicions})
         shared = _shared_columns(names, shared_columns, {identifier, *hidden, *suspicions})
         looked_at = [*quasi, *(name for name in (sensitive, identifier) if name is not None)]
         _require(looked_at, names)
@@ -128,7 +130,7 @@ def gate_table(
             shared_columns=shared,
             unique=_count_unique(table.select(shared), passes),
             suspicions=suspicions,
-            notes=opened.notes,
+            notes=(*opened.notes, *_exact_notes(exact)),
         )
         if out_shared is not None:
             _write(opened, shared, passes, out_shared, force=force)
@@ -206,6 +208,11 @@ class _Opened:
 
 def _sample(table: pl.LazyFrame, names: Sequence[str]) -> pl.DataFrame:
     return table.select(names).head(SAMPLE_ROWS).collect()
+
+
+def _exact_notes(exact: Mapping[str, str]) -> list[str]:
+    how = "name it in --quasi, leave it out with --drop, or say with --keep that it may leave"
+    return [f"column {name!r} {why} and is shared as it is: {how}" for name, why in exact.items()]
 
 
 def _open(source: str, reading: ReadingOptions | None) -> _Opened:

@@ -35,6 +35,7 @@ from kohort.anonymity.relational.codes import categories
 from kohort.anonymity.relational.coding import Coding, coded_numbers
 from kohort.anonymity.relational.joining import joined_until_met
 from kohort.anonymity.relational.keep_exact import split_exact
+from kohort.anonymity.relational.other_columns import released_as_they_are
 from kohort.anonymity.relational.population import PopulationRule, k_of_risk, nothing_shown, sizes_to_try
 from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
 from kohort.anonymity.relational.recode import ColumnCells
@@ -115,6 +116,7 @@ def anonymise(
     weights: Mapping[str, float] | None = None,
     max_set: int | None = MAX_SET,
     jobs: int | None = None,
+    keep: Sequence[str] | None = (),
 ) -> Anonymised:
     """Generalise the quasi-identifiers of a table until every class meets the rule.
 
@@ -161,12 +163,14 @@ def anonymise(
         max_set: Most values that a released set may name; a larger one is suppressed. None is any number, but 10 for
             columns with more than 50 values.
         jobs: Threads; all cores when None.
+        keep: Columns that are released as they are although they look like identifiers. None asks nothing about the
+            columns: they have been judged before.
 
     Returns:
         The released table and its report.
 
     Raises:
-        ConfigError: Options are unknown or do not fit together.
+        ConfigError: Options are unknown or do not fit together, or a column without a role looks like an identifier.
         DataError: The table has no rows or lacks a column, or a hierarchy lacks a value.
         RefusedError: No partition of the table can meet the rule, or none on the given levels.
         IntegrityError: The checker found that the release does not meet the rule.
@@ -183,7 +187,8 @@ def anonymise(
     source = handle_missing(given, given.columns, missing)
     coding = Coding(rounding=rounding or {}, top=top or {}, bottom=bottom or {}, means=means)
     coding.check(source, quasi)
-    table, notes = coded_numbers(source, coding)
+    table, coded_notes = coded_numbers(source, coding)
+    notes = (*coded_notes, *released_as_they_are(given, [*quasi, *sensitive, target, person], keep))
     private = SensitiveColumns.of(table, sensitive, persons=_person_codes(table, person, quasi, sensitive, target))
     people = _population(population, risk, presence, coding)
     people.check(private.units)

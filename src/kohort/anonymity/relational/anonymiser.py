@@ -34,6 +34,7 @@ from kohort.anonymity.relational.anonymise import (
     anonymise,
 )
 from kohort.anonymity.relational.coding import Coding, coded_numbers
+from kohort.anonymity.relational.other_columns import released_as_they_are
 from kohort.anonymity.relational.problem import Integers
 from kohort.anonymity.relational.recode import ColumnCells
 from kohort.anonymity.relational.rule import BetaKind, LKind, TKind
@@ -116,6 +117,7 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         balance: float = 0.0,
         weights: Mapping[str, float] | None = None,
         max_set: int | None = MAX_SET,
+        keep: Sequence[str] = (),
         outside: Literal["suppress", "nearest"] = "suppress",
     ) -> None:
         self.quasi = quasi
@@ -147,6 +149,7 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         self.balance = balance
         self.weights = weights
         self.max_set = max_set
+        self.keep = keep
         self.outside = outside
 
     def fit(self, X: Any, y: Any = None) -> Anonymiser:
@@ -178,6 +181,8 @@ class Anonymiser(TransformerMixin, BaseEstimator):  # type: ignore[misc] # sciki
         absent = [cells.name for cells in self.cells_ if cells.name not in frame.columns]
         if absent:
             raise DataError(f"the table lacks columns: {', '.join(absent)}", hint="Give the columns that were fitted")
+        new = frame.drop([name for name in self.feature_names_in_ if name in frame.columns])
+        released_as_they_are(new, (), [name for name in self.keep if name in new.columns])
         frame, _ = coded_numbers(frame, self._coding())
         inside, nearest_class = self._classes_of(frame)
         self.outside_rows_ = int((inside < 0).sum())

@@ -61,7 +61,7 @@ def judge(
         outside: Rows of sites that lie outside the agreed domain.
         unlearned: Rows that neither a site nor the hub learned from.
         unused: What a secure count told of rows that real sites left out.
-        unjudged: Test rows with a class that no site has, or with a category that the model cannot read.
+        unjudged: Test rows with a class outside the agreed domain, or with a category that the model cannot read.
         min_cell: Fewest rows that may be told apart.
         has_budget: Whether the plan spends a budget.
         train: Whether baselines that have to be trained are wanted.
@@ -74,8 +74,8 @@ def judge(
             LeftOut(what="sites", why="refused, failed or too late", count=len(excluded), of_rows=False),
             LeftOut(what="rows", why="a category or class outside the agreed domain", count=outside),
             LeftOut(what="rows", why="kept at sites that have too few of them to train on", count=unlearned),
-            LeftOut(what="test rows", why="a class or category that no site has", count=unjudged),
-            *_unseen(encoder, test),
+            LeftOut(what="test rows", why="a class or category outside the agreed domain", count=unjudged),
+            *_unseen(encoder, test, min_cell),
             *_clipped(encoder, population.frame),
         ],
         min_cell=min_cell,
@@ -84,7 +84,7 @@ def judge(
     return Judged(
         baselines=baselines,
         left_out=left_out,
-        warnings=(*_about(metrics, baselines, encoder.classes or ()), *shown(left_out)),
+        warnings=(*population.warnings, *_about(metrics, baselines, encoder.classes or ()), *shown(left_out)),
     )
 
 
@@ -106,19 +106,35 @@ def _baselines(encoder: Encoder, population: Population, test: pl.DataFrame, *, 
     return made
 
 
-def _unseen(encoder: Encoder, test: pl.DataFrame) -> list[LeftOut]:
-    if not test.height:
-        return []
+def _unseen(encoder: Encoder, test: pl.DataFrame, min_cell: int) -> list[LeftOut]:
+    """Values of test rows that have no name in the domain, one entry per reason; the columns are in the reason."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for name, count in encoder.inputs(test)[1].items() if test.height else ():
+        read = "read as other" if encoder.has_other(name) else "read as any of its column"
+        found.setdefault((_why_unknown(encoder, name, min_cell), read), {})[name] = count
     return [
-        LeftOut(what="test rows", why=f"a category of {name} that no site has, read as any of them", count=count,
-                done="changed")
-        for name, count in encoder.inputs(test)[1].items()
-    ]  # fmt: skip
+        LeftOut(
+            what="values of test rows",
+            why=f"a category that {why}, {read}: {', '.join(columns)}",
+            count=sum(columns.values()),
+            done="changed",
+        )
+        for (why, read), columns in found.items()
+    ]
+
+
+def _why_unknown(encoder: Encoder, name: str, min_cell: int) -> str:
+    """Why a category of a column has no name: after a count, sites may have it, each with few persons."""
+    if encoder.schema.columns[name].categories is not None:
+        return "is not declared"
+    if encoder.domain.columns[name].counted:
+        return f"fewer than {min_cell} persons of all sites have, or none"
+    return "no site has"
 
 
 def _clipped(encoder: Encoder, frame: pl.DataFrame) -> list[LeftOut]:
-    """Numbers outside the bounds that are declared or were learned by a secure count."""
-    entries = []
+    """Numbers outside the bounds that are declared or were learned by a secure count, in one entry."""
+    found: dict[str, int] = {}
     target = encoder.schema.target
     names = (*encoder.schema.inputs, *([] if target is None else [target]))
     for name in names if frame.height else ():
@@ -127,8 +143,9 @@ def _clipped(encoder: Encoder, frame: pl.DataFrame) -> list[LeftOut]:
             continue
         values, (low, high) = number(frame[name]), domain.bounds
         count = int(((values < low) | (values > high)).sum())
-        entries.append(LeftOut(what=f"values of {name}", why="outside the bounds", count=count, done="clipped"))
-    return entries
+        found |= {name: count} if count else {}
+    what, count = f"values of {', '.join(found)}", sum(found.values())
+    return [LeftOut(what=what, why="outside the bounds", count=count, done="clipped")] if found else []
 
 
 def _about(metrics: Mapping[str, Any], baselines: Mapping[str, Any], classes: Sequence[str]) -> list[str]:

@@ -25,7 +25,16 @@ from kohort.tables.domain import category_text
 from kohort.tables.grid import Cell, grid_bounds, grid_cells
 from kohort.tables.harmonise.words import MISSING_CODES, MISSING_WORDS, as_numbers
 
-__all__ = ["SHARES", "ColumnProfile", "TableProfile", "is_size_class", "profile_table", "size_class", "size_power"]
+__all__ = [
+    "SHARES",
+    "ColumnProfile",
+    "TableProfile",
+    "is_size_class",
+    "missing_codes",
+    "profile_table",
+    "size_class",
+    "size_power",
+]
 
 Kind = Literal["number", "category", "boolean", "date", "items", "empty"]
 SHARES: Final = ("none", "under 5 %", "5 to 20 %", "20 to 50 %", "over 50 %", "all")
@@ -127,6 +136,22 @@ def profile_table(
         rows=size_class(found),
         columns={name: _profile(frame[name], persons, least) for name in chosen},
     )
+
+
+def missing_codes(column: pl.Series, *, least: int = 10) -> tuple[int, ...]:
+    """The numbers of a column that seem to stand for missing values, such as -999.
+
+    Args:
+        column: A column of any type; one that holds no numbers has none.
+        least: The fewest rows that must have such a number.
+
+    Returns:
+        Those of `kohort.tables.harmonise.words.MISSING_CODES` that lie far from all other numbers of the column.
+    """
+    if not column.dtype.is_numeric():
+        return ()
+    numbers, _ = _sample(column, None)
+    return tuple(int(code) for code in MISSING_CODES if _is_code(numbers, None, code, least))
 
 
 def size_class(count: int) -> str:
