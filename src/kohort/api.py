@@ -215,7 +215,9 @@ class Federation:
             own = with_default_sum(raw["method"], self._site_count())
             return replace(load_plan({**raw, "method": {"name": name, **own}}), because=because)
         method = NETWORKS if method == "auto" else method
-        train_keys = {item.name for item in fields(TrainSection)}
+        known = {item.name for item in fields(find_method(method).config)}
+        # A method that trains no network may have a key of the same name, such as rounds.
+        train_keys = {item.name for item in fields(TrainSection)} - (set() if trains_network(method) else known)
         train = {key: value for key, value in options.items() if key in train_keys}
         own = {key: value for key, value in options.items() if key not in train_keys}
         chosen = {"kind": model} if isinstance(model, str) else dict(model or {})
@@ -223,7 +225,6 @@ class Federation:
         if unknown:
             word = sorted(unknown)[0]
             raise ConfigError(f"unknown key {word!r} of the model", hint=nearest(word, _keys(ModelSection)))
-        known = {item.name for item in fields(find_method(method).config)}
         for word in own:
             if key_of(word) not in {key_of(name) for name in known}:
                 in_model = word in _keys(ModelSection)

@@ -10,10 +10,13 @@ import polars as pl
 import pytest
 
 import kohort
+from kohort.errors import ConfigError
 from kohort.rng import Streams
-from kohort.runs.config import read_plan
+from kohort.runs.config import load_plan, read_plan
 from kohort.runs.simulation import populate
 from kohort.runs.suggest import suggest_plan
+from kohort.tables.datasets.catalogue import open_table
+from kohort.tables.dialect import ReadingOptions
 from kohort.tables.harmonise.profiles import missing_codes
 
 Call = Callable[..., tuple[int, str, str]]
@@ -111,3 +114,44 @@ def test_numbers_that_were_measured_are_no_codes() -> None:
     assert missing_codes(pl.Series(near)) == ()
     assert missing_codes(pl.Series(far[:-1])) == ()
     assert missing_codes(pl.Series(["-999"] * 30)) == ()
+
+
+def test_a_declared_order_of_dates_is_followed_or_gets_a_word(table: str, tmp_path: Path) -> None:
+    found = open_table(table, ReadingOptions(date_order="mdy"))
+    assert found.frame.schema["Geburtsdatum"] == pl.String
+    assert "dates that do not fit the declared reading.date_order, so these stay text: Geburtsdatum" in found.reading
+    assert open_table(table, ReadingOptions(date_order="dmy")).frame.schema["Geburtsdatum"] == pl.Date
+    path = tmp_path / "months_first.csv"
+    path.write_text("day;at;slashed\n03.04.2020;03.04.2020 10:00;30/04/2020\n12.31.2020;12.31.2020 11:00;31/04/2020\n")
+    first = open_table(str(path), ReadingOptions(date_order="mdy"))
+    assert [(one.month, one.day) for one in first.frame["day"]] == [(3, 4), (12, 31)]
+    assert [(one.month, one.day) for one in first.frame["at"]] == [(3, 4), (12, 31)]
+    assert any(note.endswith("these stay text: slashed") for note in first.reading)
+
+
+def test_k_counts_persons_where_persons_are_named(kohort_here: Call, table: str, tmp_path: Path) -> None:
+    roles = ("--quasi", "Geschlecht", "--drop", "rest", "--null-values", "-999")
+    said = {}
+    for person in ((), ("--person", "Patienten-ID")):
+        code, shown, error = kohort_here(
+            "anonymize", table, *roles, *person, "--k", 5, "--out", tmp_path / "o.csv", "--force"
+        )
+        assert code == 0, error
+        _, checked, _ = kohort_here("check", table, *roles, *person)
+        said[bool(person)] = " ".join((shown + checked).split())
+    assert said[True].count("persons of the smallest class") == 2
+    assert said[False].count("rows of the smallest class") == 2
+
+
+def test_a_misspelt_name_of_a_method_is_recognised(table: str) -> None:
+    with pytest.raises(ConfigError, match=r"'method.nam'.*Did you mean 'name'"):
+        load_plan({"data": {"table": table, "target": "Ereignis"}, "method": {"nam": "trees"}})
+
+
+def test_a_model_is_printed_in_one_line(table: str) -> None:
+    few: dict[str, dict[str, int]] = {"additive": {"rounds": 2}, "trees": {"trees": 2}, "fedavg": {"rounds": 1}}
+    for method, options in few.items():
+        model = kohort.Federation(table, target="Ereignis", sites=3).run(method, **options).model
+        assert repr(model).endswith(
+            "(classification of 'Ereignis' from 3 columns: Geburtsdatum, Geschlecht, Gewicht (kg))"
+        )

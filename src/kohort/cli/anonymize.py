@@ -343,7 +343,7 @@ def _print(prepared: Prepared, report: Report, notes: tuple[str, ...], out: Path
         say(f"note: {note}")
     if prepared.identifiers:
         say(f"note: identifiers are left out: {', '.join(prepared.identifiers)}")
-    stdout().print(_table(report))
+    stdout().print(_table(report, "rows" if prepared.person is None else "persons"))
     if not report.verified:
         say(f"warning: the release breaks its rule: {'; '.join(report.problems)}")
     stdout().print(f"Written to {out}", markup=False)
@@ -378,7 +378,7 @@ def _write_hierarchies(made: Anonymised | KKmResult, sets: tuple[str, ...], fold
         hierarchy.write(folder / f"{name}.csv", force=force)
 
 
-def _table(report: Report) -> Table:
+def _table(report: Report, counted: str) -> Table:
     from rich.table import Table
 
     table = Table("figure", "value", "meaning")
@@ -386,12 +386,12 @@ def _table(report: Report) -> Table:
         "rows": "rows of the input",
         "rows_out": "rows released",
         "classes": f"by {report.algorithm}",
-        "k": "rows of the smallest class",
+        "k": f"{counted} of the smallest class",
         "l_distinct": "fewest sensitive values of a class",
         "l_entropy": "smallest exp(entropy) of a class",
         "t_emd": "largest distance of a class from the table (EMD)",
         "t_kl": "the same (KL, nats)",
-        "km": "fewest rows that share a class and up to m items",
+        "km": f"fewest {counted} that share a class and up to m items",
         "ncp": "mean share of the range or of the values that a cell stands for; suppressed: 1",
         "ncp_released": "the same over the released rows",
         "entropy_loss": "share of the association with the target that is lost, corrected for small samples",

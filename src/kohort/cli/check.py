@@ -127,7 +127,7 @@ def check(
     if dropped:
         say(f"note: {dropped:,} rows with missing values are left out")
     console = stdout()
-    console.print(_figures(found, risk))
+    console.print(_figures(found, risk, seen.counted))
     console.print(_columns(seen.identifying))
     if beside is not None:
         console.print(
@@ -157,6 +157,8 @@ class _Seen:
     both: Together | None
     dropped: int
     reading: tuple[str, ...]
+    counted: str
+    """What k counts: rows, or persons where a column names them."""
 
 
 def _look(
@@ -204,6 +206,7 @@ def _look(
             both=None if second is None else _both(opened.table, second, declared),
             dropped=dropped,
             reading=opened.reading,
+            counted="rows" if opened.person is None else "persons",
         )
 
 
@@ -246,15 +249,15 @@ def _beside(
     return in_population(table.collect(), people, quasi=quasi, hierarchies=given, persons=person)
 
 
-def _figures(found: Anonymity, risk: Risk) -> Table:
+def _figures(found: Anonymity, risk: Risk, counted: str) -> Table:
     from rich.table import Table
 
     rows: list[tuple[str, int | float | None, str]] = [
         ("rows", found.rows, ""),
         ("classes", found.classes, f"{found.average_class:,.1f} rows on average, {found.largest_class:,} at most"),
-        ("k", found.k, "rows of the smallest class"),
+        ("k", found.k, f"{counted} of the smallest class"),
         ("unique rows", found.uniques, f"{risk.sample_uniqueness:.2%} of the rows"),
-        ("k^m", found.km, f"fewest rows that share a class and up to {found.m} items"),
+        ("k^m", found.km, f"fewest {counted} that share a class and up to {found.m} items"),
         ("l (distinct)", found.l_distinct, "fewest values in a class"),
         ("l (entropy)", found.l_entropy, "smallest exp(entropy) of a class"),
         ("recursive (c, 2)", found.recursive_c, "holds for every c above"),

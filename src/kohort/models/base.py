@@ -30,6 +30,8 @@ from kohort.tables.frames import FrameKind, from_native, to_native
 __all__ = ["Model", "Remarks", "SavedModel"]
 
 _CHUNK_ROWS = 32_768
+SHOWN_COLUMNS = 6
+"""Columns that are named where a model is printed."""
 SHUFFLES = 5
 """How often each column is shuffled to find its importance."""
 
@@ -87,6 +89,12 @@ class Model(ABC):
     def diverged(self) -> bool:
         """Whether training made it useless: numbers that are not finite."""
         return False
+
+    def __repr__(self) -> str:
+        """What it is, in one line; `describe` tells more."""
+        columns = self.encoder.schema.inputs
+        shown = ", ".join(columns[:SHOWN_COLUMNS]) + (", ..." if len(columns) > SHOWN_COLUMNS else "")
+        return f"{type(self).__name__}({self.task} of {self.target!r} from {len(columns)} columns: {shown})"
 
     @abstractmethod
     def codes(self, x: FloatArray) -> NDArray[Any]:

@@ -16,7 +16,7 @@ __all__ = ["NoCommonModel", "find_cluster"]
 _MOST_NAMED = 20
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NoCommonModel(Model):
     """Stands where a run's model would be. It holds no weights and predicts nothing; it names the clusters."""
 

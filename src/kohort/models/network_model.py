@@ -19,7 +19,7 @@ from kohort.tables.encoder import Encoder
 __all__ = ["NetworkModel", "assembled"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NetworkModel(Model):
     """A network, its weights, and the encoder that turns tables into its inputs. Its kind is the network's."""
 

@@ -204,6 +204,7 @@ def _notes(found: Mapping[str, TypedColumn]) -> list[str]:
         "date": "dates in: {}",
         "time": "dates with times in: {}",
         "date order": "day and month cannot be told apart, so these stay text (declare reading.date_order): {}",
+        "other order": "dates that do not fit the declared reading.date_order, so these stay text: {}",
         "odd words": "numbers with a few words among them, so these stay text (to read the words as missing, name them "
         "with --null-values or in reading.null_values): {}",
     }

@@ -198,25 +198,29 @@ def _date(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[pl.Ser
     for pattern, shape in (
         (ISO_DATE, "%Y-%m-%d"),
         (YEAR_FIRST, "%Y/%m/%d"),
-        (GERMAN_DATE, "%d.%m.%Y"),
+        (GERMAN_DATE, "%m.%d.%Y" if rules.date_order == "mdy" else "%d.%m.%Y"),
         (MONTH_NAME, "%d-%b-%Y"),
     ):
         if known.head(1).str.contains(pattern).any() and known.str.contains(pattern).all():
             texts = column.str.replace_all(" ", "-", literal=True) if pattern == MONTH_NAME else column
-            return _parsed(column, texts.str.to_date(shape, strict=False), "date")
+            declared = pattern == GERMAN_DATE and rules.date_order is not None
+            return _parsed(column, texts.str.to_date(shape, strict=False), "date", declared=declared)
     for pattern in (ISO_TIME, GERMAN_TIME):
         if known.head(1).str.contains(pattern).any() and known.str.contains(pattern).all():
-            return _parsed(column, _times(column, german=pattern == GERMAN_TIME), "time")
+            order = (rules.date_order or "dmy") if pattern == GERMAN_TIME else None
+            declared = order is not None and rules.date_order is not None
+            return _parsed(column, _times(column, order), "time", declared=declared)
     if known.head(1).str.contains(TWO_ORDERS).any() and known.str.contains(TWO_ORDERS).all():
         return _two_orders(column, known, rules)
     return None, None
 
 
-def _times(column: pl.Series, *, german: bool) -> pl.Series:
-    """Date-times without zone; those with one in UTC."""
+def _times(column: pl.Series, order: str | None) -> pl.Series:
+    """Date-times without zone; those with one in UTC. `order` is that of day and month where dots part them."""
     texts = column.str.replace("T", " ", literal=True)
-    if german:
-        texts = texts.str.replace(r"^(\d{1,2})\.(\d{1,2})\.(\d{4})", "${3}-${2}-${1}")
+    if order is not None:
+        year_first = "${3}-${2}-${1}" if order == "dmy" else "${3}-${1}-${2}"
+        texts = texts.str.replace(r"^(\d{1,2})\.(\d{1,2})\.(\d{4})", year_first)
     zoned = texts.str.contains(r"(Z|[+-]\d{2}:?\d{2})$")
     seconds = texts.str.replace(r"^(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{2})(Z|[+-]|$)", "${1}:00${2}")
     if zoned.any():
@@ -238,11 +242,17 @@ def _two_orders(column: pl.Series, known: pl.Series, rules: TypeRules) -> tuple[
             return None, None if day_first else "date order"
         order = "dmy" if day_first else "mdy"
     shape = "%d-%m-%Y" if order == "dmy" else "%m-%d-%Y"
-    return _parsed(column, column.str.replace_all("/", "-", literal=True).str.to_date(shape, strict=False), "date")
+    found = column.str.replace_all("/", "-", literal=True).str.to_date(shape, strict=False)
+    return _parsed(column, found, "date", declared=rules.date_order is not None)
 
 
-def _parsed(column: pl.Series, found: pl.Series, how: str) -> tuple[pl.Series | None, str | None]:
-    return (found, how) if found.null_count() == column.null_count() else (None, None)
+def _parsed(
+    column: pl.Series, found: pl.Series, how: str, *, declared: bool = False
+) -> tuple[pl.Series | None, str | None]:
+    """The dates, if all texts are some; a declared order that does not fit gets a word."""
+    if found.null_count() == column.null_count():
+        return found, how
+    return None, "other order" if declared else None
 
 
 def _truth(column: pl.Series, known: pl.Series) -> pl.Series | None:

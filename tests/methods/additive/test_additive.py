@@ -392,6 +392,7 @@ def test_awkward_columns_are_read(target: str, encoding: str) -> None:
         "table": "made",
         "target": target,
         "features": "rest",
+        "keep": ["code"],
         "items": ["things"],
         "drop": [other],
         "bins": {"level": [-1.0, 0.0, 1.0]},

@@ -17,7 +17,7 @@ from kohort.models.registry import ModelKind, find_kind
 __all__ = ["KIND", "MappedModel"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MappedModel(NetworkModel):
     """A network whose encoder places every row under a published class first."""
 

@@ -53,7 +53,7 @@ def means_of(link: str, scores: Floats) -> Floats:
     return means
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AdditiveModel(Model):
     """Bins of every column, a value per bin and output, and an intercept per output."""
 

@@ -37,7 +37,7 @@ class Contributions:
     """[rows, outputs, columns]; with `base` they add up to the scores."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TreeModel(Model):
     """A boosted forest and the encoder that turns tables into its rows."""
 

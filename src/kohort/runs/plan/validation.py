@@ -38,7 +38,8 @@ def validated(section: type[Any], values: Any, place: str) -> Any:
         where = _keys_in(values, first["loc"])
         full = ".".join([place, *where])
         if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
-            valid = _valid_keys(section, where[:-1])
+            named = ["name"] if place == "method" and len(where) == 1 else []  # which has been read before
+            valid = [*_valid_keys(section, where[:-1]), *named]
             raise ConfigError(f"unknown key {full!r} in the plan", hint=nearest(where[-1], valid)) from None
         if first["type"] in {"missing", "missing_argument"}:
             raise ConfigError(f"the plan lacks {full!r}", hint="Add it") from None

@@ -71,7 +71,7 @@ def judged_model(
     return _ModelPerRow(model.encoder, site_models, sites[judged].tolist()), judged, notes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _ModelPerRow(Model):
     """Predicts each row of one table by the model of its site."""
 
