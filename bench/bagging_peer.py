@@ -1,9 +1,9 @@
 """Forests by bagging of XGBoost trees under Flower's simulation, with Flower's own strategy for it.
 
 `bagging_peer.main()` runs in an environment with flwr[simulation] and xgboost, whose workers import this file from
-PYTHONPATH. Parameters are those
-of Flower's XGBoost example: a tree of depth 8 per site and round, rate 0.1. A tenth of each site's rows is held out,
-and the number of rounds that fits these rows best is used for the test rows. Imports nothing of kohort.
+PYTHONPATH. Parameters are those of Flower's XGBoost example: a tree of depth 8 per site and round, rate 0.1. A tenth of
+each site's rows is held out, and the number of rounds that fits these rows best is used for the test rows. Imports
+nothing of kohort.
 """
 
 from __future__ import annotations
