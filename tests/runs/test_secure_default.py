@@ -39,7 +39,6 @@ def test_the_number_of_sites_is_that_of_the_tables_and_unknown_for_a_column() ->
 def test_what_is_asked_for_wins() -> None:
     federation = Federation(rows(), target="y", sites=5)
     assert secure_of(federation, secure=None) is None
-    assert secure_of(federation, secure="none") is None
     assert secure_of(federation, secure={"sum": "bfv"}) == "bfv"
     assert secure_of(federation, dp={"epsilon": 1.0, "delta": 1e-5}) == "masks"  # noise in shares inside the sum
     assert secure_of(federation, dp={"epsilon": 1.0, "delta": 1e-5}, lr=0.1) is None  # noise at every site

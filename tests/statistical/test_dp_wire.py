@@ -270,7 +270,7 @@ def test_dp_additive_totals(tmp_path: Path) -> None:
         scale = float((sent[0] - sent[1]) @ known / (known @ known))
         assert sent[0] - sent[1] == pytest.approx(scale * known, abs=1.0)  # rounded to the grid
         # A row is in one cell of every column and in one of the target; later in one bin of every column.
-        bound = COUNT_GRID * sqrt(FEATURES + 1) if number == 0 else RESIDUAL_GRID * sqrt(FEATURES)
+        bound = COUNT_GRID * sqrt(FEATURES + 1) if number == 0 else RESIDUAL_GRID * CUT * sqrt(FEATURES)
         precision += (bound / scale) ** 2
     fewer = noisy(None, "fewer", frames | {"site-0": frames["site-0"].head(399)})
     sent = [wire.left[task]["site-0", 0].arrays["numbers"].astype(float) for wire in (fewer, small)]
@@ -280,7 +280,33 @@ def test_dp_additive_totals(tmp_path: Path) -> None:
 
 
 COUNT_GRID, RESIDUAL_GRID = 2.0**10, 2.0**28
-"""Steps of the grids on which counts and residuals are summed; residuals of two classes are at most 1."""
+"""Steps of the grids on which counts and residuals are summed."""
+CUT = 0.8
+"""Residuals of two equally frequent classes count up to here."""
+
+
+def test_dp_additive_residuals_are_cut(tmp_path: Path) -> None:
+    """A site with equal rows that all others speak against sends so many times the contribution of one."""
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-1, 1, (SITES - 1, 600)).round(3)
+    frames = {
+        f"site-{number + 1}": pl.DataFrame(
+            {f"x{place}": own for place in range(FEATURES)} | {"y": np.where(own > 0, "yes", "no")}
+        )
+        for number, own in enumerate(x)
+    }
+    copies = 12
+    alone = pl.DataFrame({f"x{place}": [0.9] * copies for place in range(FEATURES)} | {"y": ["no"] * copies})
+    method = {"name": "additive", "rounds": 11, "dp": {"epsilon": 40.0, "delta": DELTA}, "secure": {"sum": "none"}}
+    wire = carried(method, SMALL, tmp_path / "cut", site_tables={"site-0": alone, **frames})
+    task = next(name for name in wire.left if name.startswith("additive"))
+    moved = []
+    for number in range(1, 11):
+        sent = wire.left[task]["site-0", number].arrays["numbers"].astype(float)
+        known = known_normals(SMALL, len(sent))
+        numbers = sent - float(np.median(sent / known)) * known  # all bins but those of the rows hold noise alone
+        moved.append(np.linalg.norm(numbers) / copies / RESIDUAL_GRID / sqrt(FEATURES))
+    assert max(moved) == pytest.approx(CUT, rel=1e-3)
 
 
 def test_dp_noisy_domains(tmp_path: Path) -> None:

@@ -66,13 +66,11 @@ class FedAvg:
     dp: DPSection | None = None
     """A budget; with train.batch = 0 and one local epoch, full-batch DP-FedSGD."""
     secure: SecureSumSection | None = None
-    """Sum updates so that the hub sees only totals; with a budget, sites add the noise in shares. sum = "none" is plain
-    averaging."""
+    """Sum updates so that the hub sees only totals; with a budget, sites add the noise in shares."""
 
     def __post_init__(self) -> None:
         if self.secure is not None:
-            made = self.secure.or_scheme("masks")
-            object.__setattr__(self, "secure", None if made.sum == "none" else made)
+            object.__setattr__(self, "secure", self.secure.or_scheme("masks"))
         if self.dp is not None:
             self.dp.refuse_sample(self.secure)
 

@@ -104,7 +104,9 @@ def in_clear(plan: Plan, sites: int) -> list[str]:
     Returns:
         One sentence for federated averaging without a secure sum and without a budget; nothing otherwise.
     """
-    if plan.method != NETWORKS or sites < 2 or plan.config.secure is not None or plan.config.dp is not None:
+    if plan.method != NETWORKS or sites < 2 or plan.config.dp is not None:
+        return []
+    if plan.config.secure is not None and plan.config.secure.sum != "none":
         return []
     if sites < MIN_SITES:
         return ["updates were averaged in clear, where a lying hub can read rows: a secure sum needs three sites"]

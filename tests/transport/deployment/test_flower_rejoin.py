@@ -88,7 +88,7 @@ def test_a_site_outlives_a_hub_that_goes_away_in_the_middle_of_a_message(
     client = SimpleNamespace(AcquireTask=lambda _: SimpleNamespace(token="t"), close=lambda: None)
     monkeypatch.setattr(flower_runner.SiteRunner, "_client", lambda self: client)
     monkeypatch.setattr(flower_runner.SiteRunner, "_run", run)
-    monkeypatch.setattr(flower_runner, "IDLE_POLL", 0.0)
+    monkeypatch.setattr(flower_runner, "NODE_GONE", 0.0)
     runner = flower_runner.SiteRunner(
         answer=bytes, refuse=served.append, address="127.0.0.1:1", secret=b"s", alive=lambda: len(served) < 2
     )
