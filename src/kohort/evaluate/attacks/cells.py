@@ -79,19 +79,8 @@ def cells_finding(
     base = _base_rate(truth[0], classes)
     alone = _alone(opened, sides[0], len(truth[0]))
     smallest = min((float(one.rows[one.rows > 0].min(initial=np.inf)) for one in opened), default=np.inf)
-    return Finding(
-        attack=ATTACK,
-        family="attribute",
-        on=on,
-        by=by,
-        measure="share of persons whose target was told",
-        success=hits / counts[0],
-        guess=max(control / counts[1], base),
-        interval=beside_control(hits, counts[0], control, counts[1]),
-        note=f"the smallest opened cell holds {smallest:,.0f}; {alone:.1%} of persons are alone in one. The guess: the "
-        "same asked of persons who did not take part, or the commonest value",
-        details={"alone": alone, "smallest": smallest, "control": control / counts[1], "commonest": base},
-    )
+    found = f"the smallest opened cell holds {smallest:,.0f}; {alone:.1%} of persons are alone in one"
+    return _finding(ATTACK, on, by, (hits, control), counts, base, found, {"alone": alone, "smallest": smallest})
 
 
 @dataclass
@@ -168,19 +157,9 @@ class SmallestCells:
         base = _base_rate(self.truth[0], self.classes)
         alone = float((self.rows[0] == 1).any(axis=1).mean())
         smallest = float(min(own.min() for own in self.rows))
-        return Finding(
-            attack=LATER,
-            family="attribute",
-            on=on,
-            by=by,
-            measure="share of persons whose target was told",
-            success=hits / counts[0],
-            guess=max(control / counts[1], base),
-            interval=beside_control(hits, counts[0], control, counts[1]),
-            note=f"{self.totals:,} totals; the smallest cell holds {smallest:,.0f}, {alone:.1%} of persons are alone "
-            "in one. The guess: the same asked of persons who did not take part, or the commonest value",
-            details={"alone": alone, "smallest": smallest, "control": control / counts[1], "commonest": base},
-        )
+        cells = f"the smallest cell holds {smallest:,.0f}, {alone:.1%} of persons are alone in one"
+        found = f"{self.totals:,} totals; {cells}"
+        return _finding(LATER, on, by, (hits, control), counts, base, found, {"alone": alone, "smallest": smallest})
 
     def _bet(self, told: Floats) -> Floats:
         if not self.classes:
@@ -236,3 +215,29 @@ def _alone(opened: list[OpenedCells], places: list[Integers], persons: int) -> f
     for one, place in zip(opened, places, strict=True):
         found |= ((place >= 0) & (one.rows[place] == 1)).any(axis=1)
     return float(found.mean()) if persons else 0.0
+
+
+def _finding(
+    attack: str,
+    on: str,
+    by: str,
+    told: tuple[int, ...],
+    counts: list[int],
+    base: float,
+    found: str,
+    details: dict[str, float],
+) -> Finding:
+    """How many members' targets were told, beside those of persons who did not take part and the commonest value."""
+    (hits, control), (members, others) = told, counts
+    return Finding(
+        attack=attack,
+        family="attribute",
+        on=on,
+        by=by,
+        measure="share of persons whose target was told",
+        success=hits / members,
+        guess=max(control / others, base),
+        interval=beside_control(hits, members, control, others),
+        note=f"{found}. The guess: the same asked of persons who did not take part, or the commonest value",
+        details={**details, "control": control / others, "commonest": base},
+    )
