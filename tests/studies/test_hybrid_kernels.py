@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,18 @@ def test_kernels_alone_train_what_a_run_trains(column: Column, same_noise: Count
     assert found.accuracy == pytest.approx(outcome.accuracy, abs=2e-3)
     curve = [point["accuracy"] for point in outcome.history if "accuracy" in point]
     assert found.curve == pytest.approx(curve, abs=2e-3)
+
+
+def test_rows_of_a_site_that_cannot_train_are_judged_where_there_is_a_common_model() -> None:
+    """A small site may lose all its rows to the test rows; what its peers have is not its own model."""
+    plan = plan_of(LOW_RISK, cell(SMALL))
+    population = declared(populate(plan, Streams.seeded(3), tables={"rows": small_census(2400)}), plan)
+    assert population.test_sites is not None
+    gone = population.test_sites[0]
+    absent = replace(population, test_sites=tuple("gone" if name == gone else name for name in population.test_sites))
+    sites = encode_sites(plan, absent)
+    assert int((sites.test_sites == -1).sum()) == population.test_sites.count(gone)
+    assert train(plan, absent, sites, 3).accuracy == train(plan, population, encode_sites(plan, population), 3).accuracy
+    peers = plan_of(PEERS_ONLY, cell(SMALL))
+    found = train(peers, absent, encode_sites(peers, absent), 3).accuracy
+    assert found != train(peers, population, encode_sites(peers, population), 3).accuracy

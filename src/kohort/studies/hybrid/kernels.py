@@ -59,7 +59,7 @@ class EncodedSites:
     names: tuple[str, ...]
     test: Rows
     test_sites: NDArray[np.int64]
-    """The place of the site of each row to measure on."""
+    """The place of the site of each row to measure on; -1 where that site has no row for training."""
     few: Rows
     """Of these rows, those that are measured on after every round."""
 
@@ -79,7 +79,7 @@ class EncodedSites:
             clusters=population.clusters,
             names=population.names,
             test=test,
-            test_sites=np.asarray([places[name] for name in population.test_sites], dtype=np.int64),
+            test_sites=np.asarray([places.get(name, -1) for name in population.test_sites], dtype=np.int64),
             few=Rows.of(test.x[some], test.y[some], dtype=encoder.dtype),
         )
 
