@@ -33,7 +33,14 @@ def method_plan(made: Federation, method: str) -> Path:
     return variant(made, method, [f"method.{key}={inline(value)}" for key, value in method_section(method).items()])
 
 
-@pytest.mark.parametrize("method", sorted(methods()))
+SHORT = {"fedavg", "hybrid", "oneshot", "partial"}
+"""One method per way of talking: sums by masks, sealed peers, one round, rows that leave. The loop-back of the contract
+suite carries the messages of all methods in CI."""
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in sorted(methods())]
+)
 def test_every_method_gives_the_model_of_one_process(three: Federation, method: str) -> None:
     plan = method_plan(three, method)
     out, local = three.root / f"{method}-flower", three.root / f"{method}-local"
@@ -69,11 +76,11 @@ def test_the_hub_never_sees_who_a_row_is_about(three: Federation) -> None:
 
 
 @pytest.mark.long
-def test_ten_sites_lose_three_in_a_round_and_get_them_back(tmp_path: Path) -> None:
+def test_seven_sites_lose_two_in_a_round_and_get_them_back(tmp_path: Path) -> None:
     deadline = 30.0
-    plan = plan_with(tmp_path, sites=10, rounds=8, deadline=deadline)
-    lost = ("site-02", "site-05", "site-09")
-    with federation(tmp_path, plan, tables_of(10)) as made:
+    plan = plan_with(tmp_path, sites=7, rounds=8, deadline=deadline)
+    lost = ("site-02", "site-05")
+    with federation(tmp_path, plan, tables_of(7)) as made:
         running = made.spawn(
             "run", "run", plan, "--engine", "flower", "--hub", made.hub, "--out", tmp_path / "out", "--json",
             "--wait", 240,
@@ -82,7 +89,7 @@ def test_ten_sites_lose_three_in_a_round_and_get_them_back(tmp_path: Path) -> No
         at = made.round()
         for name in lost:
             made.kill(name)
-        made.wait_for(lambda: made.round() > at + 1 or running.poll() is not None, "a round without the three", 120)
+        made.wait_for(lambda: made.round() > at + 1 or running.poll() is not None, "a round without the two", 120)
         made.start_sites(*lost)
         assert running.wait(400) == 0, made.logs()
     # From the hub's own clock: no request, of all the run, was waited for beyond the deadline.
@@ -94,8 +101,8 @@ def test_ten_sites_lose_three_in_a_round_and_get_them_back(tmp_path: Path) -> No
     back = {
         line["site"] for line in lines if line["event"] == "release" and line["round"] == 7 and line["what"] == "train"
     }
-    assert back >= set(lost), "the three did not come back"
-    assert verify_ledger(tmp_path / "out").sites == 10
+    assert back >= set(lost), "the two did not come back"
+    assert verify_ledger(tmp_path / "out").sites == 7
     for name in lost:
         verify_ledger(made.site(name))
 
