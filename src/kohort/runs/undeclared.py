@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from kohort.runs.config import Plan
+from kohort.runs.config import Plan, SitesSection
 from kohort.runs.left_out import LeftOut
 from kohort.tables.harmonise.profiles import missing_codes
 from kohort.tables.roles import MANY_CATEGORIES, is_measured, suspected, wide_texts
@@ -142,6 +142,10 @@ def _named(plan: Plan) -> set[str]:
     named |= {*section.other, *section.nullable, *section.ancestors, *section.ordered}
     if section.features != "rest":
         named |= {*section.features}
-    for choice in (plan.sites.split, plan.sites.clusters, plan.sites.low_risk):
-        named |= set(choice.split(":")[1:2]) if isinstance(choice, str) else set()
-    return named
+    return named | {*placing_columns(plan.sites)}
+
+
+def placing_columns(sites: SitesSection) -> tuple[str, ...]:
+    """The columns by which simulated sites, clusters and low-risk rows are told apart, as far as a plan names any."""
+    choices = (sites.split, sites.clusters, sites.low_risk)
+    return tuple(name for choice in choices if isinstance(choice, str) for name in choice.split(":")[1:2])
