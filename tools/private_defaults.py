@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kohort.privacy.dp.accounting import calibrate
 from kohort.rng import Streams
 from kohort.tables.datasets.catalogue import open_table
-from kohort.tables.splits import hold_out
+from kohort.tables.persons import hold_out
 
 LIMITS, DIVISORS = (4.0, 8.0), (10.0, 20.0, 40.0, 80.0, 160.0)
 EPSILONS, DELTA, STEPS, NOISES = (0.2, 1.0, 4.0), 1e-5, 60, 2

@@ -1,3 +1,4 @@
+import datetime
 import json
 
 import polars as pl
@@ -52,7 +53,8 @@ def test_the_paper_shares(kohort_here, arguments, share, largest) -> None:
 
 def test_two_files(kohort_here, table, tmp_path) -> None:
     shared, kept = tmp_path / "shared.csv", tmp_path / "kept.parquet"
-    arguments = ("gate", table, "--quasi", "age", "--identifier", "person", "--rule", "k-anonymity", "--k", "2")
+    arguments = ("gate", table, "--quasi", "age", "--keep", "zip", "--identifier", "person")
+    arguments = (*arguments, "--rule", "k-anonymity", "--k", "2")
     code, out, _ = kohort_here(*arguments, "--out-shared", shared, "--out-kept", kept, "--json")
     found = json.loads(out)
     assert code == 0
@@ -64,6 +66,41 @@ def test_two_files(kohort_here, table, tmp_path) -> None:
     assert code == 2
     assert "exists" in err
     assert kohort_here(*arguments, "--out-shared", shared, "--force")[0] == 0
+
+
+def with_birth(table: str, tmp_path, written) -> str:
+    """The table again, with dates of birth."""
+    path = str(tmp_path / "born.parquet")
+    write_table(pl.read_parquet(table).drop("zip").with_columns(written), path)
+    return path
+
+
+BORN = [datetime.date(1980, 3, day) for day in (1, 1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        (pl.Series("birth_date", [str(day) for day in BORN]), "is named like a date"),
+        (pl.Series("born", BORN), "holds dates or times"),
+        (pl.Series("geboren", [f"{day:%d.%m.%Y}" for day in BORN]), "holds values of the shape of a date"),
+    ],
+)
+def test_a_date_of_birth_leaves_only_where_it_is_named(kohort_here, table, tmp_path, written, why: str) -> None:
+    path, name, shared = with_birth(table, tmp_path, written), written.name, tmp_path / "s.parquet"
+    asked = ("gate", path, "--quasi", "age", "--identifier", "person", "--rule", "k-anonymity", "--k", "2", "--json")
+    code, out, err = kohort_here(*asked, "--out-shared", shared)
+    found = json.loads(out)
+    assert code == 0
+    assert found["shared_columns"] == ["age", "ill"] == pl.read_parquet(shared).columns
+    assert f"note: column {name!r} {why}, which others may know of a person, so it is not shared" in err
+    assert {"what": "columns", "why": "they tell a place or a date and nobody named them", "count": 1} in found[
+        "left_out"
+    ]
+    for option in (("--keep", name), ("--columns", f"age,{name}")):
+        assert name in json.loads(kohort_here(*asked, *option)[1])["shared_columns"]
+    counted = ("--quasi", name)  # of the persons with a key, none is alone in what leaves
+    assert json.loads(kohort_here(*asked, *counted)[1])["shared"] == 2
 
 
 def test_keys_and_columns(kohort_here, table) -> None:
@@ -84,7 +121,7 @@ def test_k_above_the_rows_says_so(kohort_here, table) -> None:
 
 def test_people_get_a_table_and_the_warnings(kohort_here, table) -> None:
     arguments = ("gate", table, "--quasi", "age", "--sensitive", "ill", "--rule", "paper-l", "--l", "2")
-    code, out, err = kohort_here(*arguments, "--missing", "drop")
+    code, out, err = kohort_here(*arguments, "--missing", "drop", "--keep", "zip")
     assert code == 0
     assert "paper-l: 50.00% of the rows may be shared" in out
     assert "1 rows with missing values are left out" in err

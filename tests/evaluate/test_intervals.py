@@ -86,6 +86,23 @@ def test_the_area_s_interval_is_that_of_the_slow_bootstrap_to_first_order(classe
     assert ours["intervals"]["auc"] == pytest.approx(slow["auc"], abs=0.1 * width)
 
 
+@pytest.mark.parametrize("blocks", [40, 5000])
+def test_persons_are_drawn_with_all_of_their_rows(blocks: int) -> None:
+    """Nine copies of a row are no more evidence than one, if they are about one person."""
+    truth, found, scores = drawn(2, 150, 2)
+    persons = np.repeat(np.arange(150), 9)
+
+    def width(copies: int, who: NDArray[np.int64] | None) -> float:
+        parts = [np.repeat(array, copies, axis=0) for array in (truth, found, scores)]
+        again = resampling(1, blocks=blocks, persons=who)
+        result = classification(parts[0], parts[1], scores=parts[2], classes=2, resampling=again)
+        return float(np.ptp(result["intervals"]["accuracy"]))
+
+    once = width(1, None)
+    assert width(9, persons) == pytest.approx(once, rel=0.01 if blocks > 150 else 0.3)
+    assert width(9, None) < 0.6 * once
+
+
 def coverage(interval_of: Callable[[float, list[float]], list[float]]) -> float:
     """How often the true accuracy, 0.8, lies in the interval from 200 rows."""
     random = np.random.default_rng(3)

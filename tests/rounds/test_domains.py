@@ -100,13 +100,19 @@ def test_every_scheme_learns_the_same_domain(scheme: str) -> None:
 
 
 def test_persons_are_counted_not_rows() -> None:
-    frame = table().with_columns(ward=pl.when(pl.int_range(pl.len()) < 400).then(pl.lit("busy")).otherwise("ward"))
-    by_rows = outcome(frame=frame, policy={"min_cell": 200})  # 400 rows of 40 persons, each at four sites at most
+    row = pl.int_range(pl.len())
+    busy = row < 400  # 400 rows of 5 persons; all other rows are about a person of their own
+    frame = table().with_columns(
+        ward=pl.when(busy).then(pl.lit("busy")).otherwise("ward"), person=pl.when(busy).then(row // 80).otherwise(row)
+    )
+    by_rows = outcome(frame=frame, policy={"min_cell": 20})
     assert "busy" in (domain(by_rows).columns["ward"].categories or ())
     data = {"drop": ["dose"], "identifiers": ["person"], "features": ["age", "ward"], "bounds": {"age": (0, 99)},
             "categories": {"outcome": ["ill", "well", RARE_CLASS]}}  # fmt: skip
-    by_persons = outcome(frame=frame, policy={"min_cell": 200}, data=data)
-    assert "busy" not in (domain(by_persons).columns["ward"].categories or ())
+    by_persons = outcome(frame=frame, policy={"min_cell": 20}, data=data)
+    found = domain(by_persons).columns["ward"].categories or ()
+    assert "north" in found
+    assert "busy" not in found
 
 
 def test_declared_columns_keep_what_is_declared() -> None:

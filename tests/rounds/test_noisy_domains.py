@@ -183,10 +183,14 @@ def test_the_noise_of_training_leaves_room_for_the_counts(asked: dict[str, tuple
 
 
 def test_persons_add_one_row_each() -> None:
-    frame = table(4000).with_columns(ward=pl.when(pl.int_range(pl.len()) < 350).then(pl.lit("busy")).otherwise("ward"))
+    row = pl.int_range(pl.len())
+    busy = row < 350  # 350 rows of 5 persons; all other rows are about a person of their own
+    frame = table(4000).with_columns(
+        ward=pl.when(busy).then(pl.lit("busy")).otherwise("ward"), person=pl.when(busy).then(row // 70).otherwise(row)
+    )
     data = {"drop": [], "identifiers": ["person"], "bounds": {"age": (0, 99), "dose": (0, 10)},
             "categories": {"outcome": ["ill", "well", RARE_CLASS]}}  # fmt: skip
-    assert "busy" in columns(outcome(frame, data=data))["ward"].categories  # about 79 rows of 35 persons per site
+    assert "busy" in columns(outcome(frame, data=data))["ward"].categories
     by_person = columns(outcome(frame, data=data, dp={"unit": "person"}))["ward"].categories
     assert by_person == ("north", "south", "west", "other")
 

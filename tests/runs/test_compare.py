@@ -370,6 +370,20 @@ def test_a_rehearsal_sees_rows_of_low_risk_alone_each_at_its_site_once(plan: Pat
         assert small.low[site] == round((end - start) * share), "the same share plays the rows of low risk"
 
 
+def test_a_rehearsal_keeps_the_rows_of_a_person_together(plan: Path) -> None:
+    raw = variants_of(plan, [])[0].plan.to_mapping()
+    named = load_plan({**raw, "data": {**raw["data"], "identifiers": ["who"]}}, complete=True)
+    visits = table().with_columns(pl.Series("who", np.arange(table().height) // 5))
+    whole = populate(named, Streams.seeded(1), tables={"": visits})
+    small = low_risk_only(whole, Streams.seeded(1))
+    assert small.low is not None
+    assert small.low.all()
+    assert not set(small.frame["who"]) & set(small.test["who"])
+    for start, end, low in zip(small.starts[:-1], small.starts[1:], small.low, strict=True):
+        who = small.frame["who"][int(start) : int(end)]
+        assert not set(who[: int(low)]) & set(who[int(low) :])
+
+
 def test_a_rehearsal_needs_rows_of_low_risk(plan: Path) -> None:
     raw = variants_of(plan, [])[0].plan.to_mapping()
     raw["sites"]["low_risk"] = None

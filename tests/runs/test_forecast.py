@@ -111,6 +111,18 @@ def test_a_person_is_never_on_both_sides() -> None:
         assert not set(here[gone]) & set(here[~gone])
 
 
+def test_a_person_at_several_sites_is_held_out_at_all_of_them() -> None:
+    people = {"memory": table()["memory"].with_columns(pl.Series("id", np.arange(ROWS) // 3).cast(pl.String))}
+    raw = plan().to_mapping()
+    sites = {**raw["sites"], "split": "interval:age"}
+    named = load_plan({**raw, "data": {**raw["data"], "identifiers": ["id"]}, "sites": sites}, complete=True)
+    whole = populate(named, Streams.seeded(4), tables=people)
+    assert any("have rows at several sites" in note for note in whole.notes)
+    part, aside, _ = made._held_out(whole, 7)
+    assert aside.height
+    assert not set(part.frame["id"]) & set(aside["id"])
+
+
 @pytest.mark.parametrize("count", ["secure", "local"])
 def test_rare_keys_are_those_below_the_threshold(count: str) -> None:
     asked = plan(count=count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +24,7 @@ from kohort.runs.config import load_plan
 from kohort.runs.private_choice import JUDGED, parted
 from kohort.runs.simulation import populate
 from kohort.runs.sweeps import Variant
+from kohort.tables.schema import ColumnSpec, Role
 
 TRIES, DELTA = 6.0, 1e-4
 
@@ -146,6 +148,17 @@ def test_dp_selection_puts_rows_aside_by_coins_of_their_own(table: Path) -> None
     assert rest.starts[-1] == rest.frame.height
     fewer = parted(whole, np.random.default_rng(3))[1]
     assert fewer.height != aside.height  # a fixed number would tell of a row that joined
+
+
+def test_dp_selection_puts_all_rows_of_a_person_aside_or_none(table: Path) -> None:
+    whole = populate(variant(table, 1.0).plan, Streams.seeded(0))
+    person = pl.Series("person", np.arange(whole.frame.height) % 40)
+    named = ColumnSpec(roles=frozenset({Role.IDENTIFIER}))
+    schema = replace(whole.schema, columns={**whole.schema.columns, "person": named})
+    visits = replace(whole, schema=schema, frame=whole.frame.with_columns(person))
+    rest, aside = parted(visits, np.random.default_rng(2))
+    assert aside.height
+    assert not set(rest.frame["person"]) & set(aside["person"])
 
 
 def test_dp_selection_refuses_what_is_not_proved(table: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,15 @@ def test_each_seed_leaves_another_fold_out_and_no_test_row(small_table: Path) ->
         assert not set(aside["patient_nbr"]) & {*part.frame["patient_nbr"], *whole.test["patient_nbr"]}
         seen.append(frozenset(aside["patient_nbr"]))
     assert len(set(seen)) == 5
+
+
+def test_rows_of_a_patient_are_in_one_fold(small_table: Path) -> None:
+    del small_table
+    whole = populate(federated("logistic", {"name": "fedavg"}, rounds=1), Streams.seeded(0))
+    patients = pl.Series("patient_nbr", np.arange(whole.frame.height) % 50)
+    part, aside = fold_aside(replace(whole, frame=whole.frame.with_columns(patients)), 1)
+    assert aside.height
+    assert not set(aside["patient_nbr"]) & set(part.frame["patient_nbr"])
 
 
 def test_a_run_is_measured_at_the_threshold_of_its_validation_rows(small_table: Path) -> None:

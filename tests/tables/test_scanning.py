@@ -13,7 +13,7 @@ import pytest
 from kohort.errors import DataError
 from kohort.tables.frames import read_table
 from kohort.tables.parquet_pages import lengths_agree
-from kohort.tables.scanning import is_parquet, readable, scan_parquet
+from kohort.tables.scanning import is_parquet, readable, scan_parquet, spread_rows
 from kohort.tables.trial import quiet_reader
 
 
@@ -104,3 +104,13 @@ def test_what_is_said_meanwhile_is_kept_unless_the_reader_failed(capfd) -> None:
     with pytest.raises(KeyError):
         _fail(KeyError, b"another note")
     assert capfd.readouterr().err == "another note"
+
+
+def test_rows_of_a_large_table_are_spread_over_it() -> None:
+    table = pl.DataFrame({"row": np.arange(10_000), "more": 1}).lazy()
+    some = spread_rows(table, ["row"], 400)
+    assert some.columns == ["row"]
+    assert some["row"].n_unique() == some.height == 400
+    assert (some["row"][0], some["row"][-1]) == (0, 9_999)
+    assert np.diff(some["row"].to_numpy()).max() < 600
+    assert spread_rows(table, ["row"], 10_000)["row"].to_list() == list(range(10_000))

@@ -7,7 +7,7 @@ from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError
 from kohort.tables.draws import spread_by_dirichlet
-from kohort.tables.splits import assign_sites, assignment_of_parts, hold_out, persons_of
+from kohort.tables.splits import assign_sites, assignment_of_parts
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -255,39 +255,56 @@ def test_parts() -> None:
         assignment_of_parts([2, 1], ["a", "a"])
 
 
-@given(st.integers(2, 500), st.floats(0.001, 0.999))
-def test_hold_out_keeps_both_parts(n: int, share: float) -> None:
-    mask = hold_out(n, share, rng())
-    assert mask.sum() == min(max(round(share * n), 1), n - 1)
+def visits(persons: int, seed: int = 0) -> tuple[pl.DataFrame, np.ndarray]:
+    """Persons with one to nine rows each, in a random order, and the person of each row."""
+    draw = rng(seed)
+    of_row = draw.permutation(np.repeat(np.arange(persons), draw.integers(1, 10, persons)))
+    return table(len(of_row), seed), of_row
 
 
-def test_hold_out_limits() -> None:
-    assert hold_out(5, 0, rng()).sum() == 0
-    for share in (1.0, -0.1):
-        with pytest.raises(ConfigError):
-            hold_out(5, share, rng())
-    with pytest.raises(DataError):
-        hold_out(1, 0.3, rng())
+@pytest.mark.parametrize("clusters", [None, 2])
+@pytest.mark.parametrize(("split", "alpha"), [("iid", 0.5), ("dirichlet", 0.3), ("dirichlet", 100.0)])
+def test_whole_persons_are_dealt_out(split: str, alpha: float, clusters: int | None) -> None:
+    frame, persons = visits(400)
+    options = {"split": split, "count": 4, "alpha": alpha, "clusters": clusters, "target": "y", "min_rows": 100}
+    found = assign_sites(frame, generator=rng(), persons=persons, **options)
+    pairs = np.unique(np.stack([persons, found.site]), axis=1)
+    assert pairs.shape[1] == 400  # one site for each person
+    assert found.sizes.min() >= 100
+    assert found.sizes.sum() == frame.height
+    if split == "iid":
+        assert np.ptp(found.sizes) <= 18  # within the rows of a person or two
+    again = assign_sites(frame, generator=rng(), persons=persons, **options)
+    assert (again.site == found.site).all()
 
 
-def test_nobody_is_held_out_in_part() -> None:
-    column = pl.Series([f"p{number % 40}" if number % 7 else None for number in range(300)])
-    persons = persons_of(column)
-    assert persons is not None
-    mask = hold_out(300, 0.3, rng(), persons)
-    assert abs(int(mask.sum()) - 90) <= 4
-    sides = (
-        pl.DataFrame({"person": column, "held": mask}).drop_nulls().group_by("person").agg(pl.col("held").n_unique())
+def test_a_person_of_many_rows_may_not_take_what_others_need() -> None:
+    rows = np.array([1000, *[10] * 12])
+    persons = np.repeat(np.arange(13), rows)
+    frame = table(len(persons))
+    found = assign_sites(frame, split="iid", count=4, min_rows=30, generator=rng(), persons=persons)
+    assert sorted(found.sizes)[0] >= 30
+    assert any("moved" in note and "persons" in note for note in found.notes)
+    with pytest.raises(DataError, match="13 persons of 1,120 rows cannot be dealt out to 4 sites of at least 50 rows"):
+        assign_sites(frame, split="iid", count=4, min_rows=50, generator=rng(), persons=persons)
+
+
+@pytest.mark.parametrize("split", ["interval:age", "column:state", "sorted"])
+def test_a_column_of_the_row_decides_whoever_the_row_is_about(split: str) -> None:
+    frame, persons = visits(100)
+    found, plain = (
+        assign_sites(frame, split=split, count=3, target="y", generator=rng(), persons=one) for one in (persons, None)
     )
-    assert sides["held"].to_list() == [1] * sides.height
-    assert len(set(persons[column.is_null().to_numpy()])) == column.null_count(), "rows without a person are apart"
+    assert (found.site == plain.site).all()
 
 
-def test_persons_of_one_row_each_are_held_out_as_rows_are() -> None:
-    assert persons_of(pl.Series(["c", "a", None, "b", None])) is None
-    assert (hold_out(50, 0.3, rng(), np.arange(50)) == hold_out(50, 0.3, rng())).all()
-
-
-def test_one_person_cannot_be_divided() -> None:
-    with pytest.raises(DataError, match="person"):
-        hold_out(5, 0.3, rng(), np.zeros(5, dtype=np.int64))
+def test_low_risk_is_drawn_by_person() -> None:
+    frame, persons = visits(300)
+    found = assign_sites(
+        frame, split="iid", count=3, target="y", low_risk=0.4, alpha=[5.0, 5.0, 1.0], generator=rng(), persons=persons
+    )
+    assert found.low_risk is not None
+    low = np.bincount(persons[found.low_risk], minlength=300)
+    assert set(low / np.bincount(persons)) == {0.0, 1.0}  # all rows of a person, or none
+    shares = [found.low_risk[found.site == site].mean() for site in range(3)]
+    assert np.abs(np.array(shares) - 0.4).max() < 0.02

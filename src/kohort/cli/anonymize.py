@@ -273,7 +273,7 @@ def anonymize(
     tells = prepared.in_dropped_order or order_tells(prepared.frame, sortable, prepared.person)
     moved = tells and not keep_order
     released = prepared.as_in_file(made.frame, out)
-    notes = (*made.report.notes, *((REORDERED,) if moved else ()))
+    notes = (*_missing_codes(prepared), *made.report.notes, *((REORDERED,) if moved else ()))
     write_table(
         in_value_order(released) if moved else released,
         out,
@@ -288,6 +288,14 @@ def anonymize(
     else:
         _print(prepared, made.report, notes, out)
         _print_audit(found)
+
+
+def _missing_codes(prepared: Prepared) -> tuple[str, ...]:
+    """Numbers of released columns that seem to mean a missing value."""
+    from kohort.tables.prepared import missing_code_lines
+
+    released = [name for name in prepared.frame.columns if name not in prepared.identifiers]
+    return missing_code_lines(prepared.frame, released, known=prepared.known)
 
 
 def _check_audit(audit: Path | None, control: str | None, *, force: bool) -> None:

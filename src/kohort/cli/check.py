@@ -117,10 +117,11 @@ def check(
                 "dropped_rows": dropped,
                 "left_out": [{"what": "rows", "why": "a value is missing", "count": dropped}] if dropped else [],
                 "reading": list(seen.reading),
+                "notes": list(seen.notes),
             }
         )
         return
-    for note in seen.reading:
+    for note in (*seen.reading, *seen.notes):
         say(f"note: {note}")
     for line in _warning_lines(seen.warnings):
         say(line)
@@ -157,6 +158,8 @@ class _Seen:
     both: Together | None
     dropped: int
     reading: tuple[str, ...]
+    notes: tuple[str, ...]
+    """Numbers that seem to mean a missing value."""
     counted: str
     """What k counts: rows, or persons where a column names them."""
 
@@ -176,10 +179,11 @@ def _look(
     from kohort.anonymity.checker.measures import km_anonymity, measure_combinations
     from kohort.anonymity.risk.identifiers import identifier_warnings
     from kohort.anonymity.risk.reidentification import distinguishability, risk_of_classes
-    from kohort.tables.prepared import scan
+    from kohort.tables.prepared import missing_code_lines, scan
     from kohort.tables.scanning import readable
 
     opened = scan(source, declared)
+    columns = [name for name in opened.table.collect_schema().names() if name not in opened.identifiers]
     quasi, items = declared.quasi, opened.declared.items
     people = population_of(population, quasi)
     with readable(source):
@@ -206,6 +210,7 @@ def _look(
             both=None if second is None else _both(opened.table, second, declared),
             dropped=dropped,
             reading=opened.reading,
+            notes=missing_code_lines(opened.table, columns, known=opened.known),
             counted="rows" if opened.person is None else "persons",
         )
 

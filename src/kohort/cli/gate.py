@@ -65,7 +65,8 @@ def gate(
         str | None, typer.Option("--key", help="exact, bins:COLUMN=1,2,3, mask:COLUMN=3; several joined by ;")
     ] = None,
     columns: Annotated[
-        str | None, typer.Option("--columns", metavar="a,b", help="Shared columns (all but the identifier).")
+        str | None,
+        typer.Option("--columns", metavar="a,b", help="Shared columns; as a rule all that do not identify."),
     ] = None,
     out_shared: Annotated[Path | None, typer.Option("--out-shared", metavar="FILE", help="Rows to share.")] = None,
     out_kept: Annotated[Path | None, typer.Option("--out-kept", metavar="FILE", help="Rows to keep.")] = None,
@@ -227,6 +228,7 @@ def _left_out(found: GateTableResult) -> list[dict[str, Any]]:
     gone = [
         {"what": "rows", "why": "a value is missing", "count": found.dropped_rows},
         {"what": "columns", "why": "they look like identifiers and nobody named them", "count": len(found.suspicions)},
+        {"what": "columns", "why": "they tell a place or a date and nobody named them", "count": len(found.indirect)},
     ]
     return [entry for entry in gone if entry["count"]]
 
@@ -236,6 +238,11 @@ def _notes(found: GateTableResult) -> list[str]:
     notes += [
         f"column {name!r} {why}, so it is not shared: name it in --keep to share it"
         for name, why in found.suspicions.items()
+    ]
+    notes += [
+        f"column {name!r} {why}, which others may know of a person, so it is not shared: name it in --quasi to count "
+        "by it, or in --keep to share it as it is"
+        for name, why in found.indirect.items()
     ]
     if gated.shared == 0:
         notes.append(f"no row passes: the largest of {gated.groups:,} groups counts {gated.largest_group:,}")

@@ -42,16 +42,20 @@ class Resampling:
     resamples: int = RESAMPLES
     blocks: int = BLOCKS
     generator: np.random.Generator
+    persons: NDArray[np.int64] | None = None
+    """The person each row is about: persons are drawn, with all of their rows. None: every row is about another."""
 
 
 class Blocks:
     """Which block each row belongs to, and the sums of columns over blocks."""
 
     def __init__(self, rows: int, resampling: Resampling) -> None:
-        most = resampling.blocks
-        self.count = min(rows, most)
-        # Row i alone in block i, or any row in any block: tables are sorted, and neighbours are alike.
-        self._of_row = np.arange(rows) if rows <= most else resampling.generator.permutation(rows) % most
+        most, persons = resampling.blocks, resampling.persons
+        unit = np.arange(rows) if persons is None else np.unique(persons, return_inverse=True)[1]
+        units = rows if persons is None else int(unit.max(initial=-1)) + 1
+        self.count = min(units, most)
+        # Unit i alone in block i, or any unit in any block: tables are sorted, and neighbours are alike.
+        self._of_row = unit if units <= most else (resampling.generator.permutation(units) % most)[unit]
 
     def sums(self, values: NDArray[np.generic]) -> Floats:
         """The sum of `values` (one a row) in every block."""

@@ -19,6 +19,7 @@ from kohort.evaluate.intervals import BLOCKS, Blocks, Floats, Resampling, interv
 from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_test_rows
 from kohort.rng import Streams
+from kohort.tables.persons import persons_of
 
 __all__ = [
     "accuracy_of",
@@ -66,7 +67,8 @@ def evaluate_model(
     """All measures on a table, and by group (one label a row, such as its site) when given.
 
     With `resamples`, "intervals" holds the 95 % bootstrap interval of each measure over that many resamples, and with
-    `group_resamples` so does every group. The resampling has a `seed` of its own: a model is always judged the same.
+    `group_resamples` so does every group. Where the table names persons, persons are drawn, with all of their rows. The
+    resampling has a `seed` of its own: a model is always judged the same.
     """
     rows = encode_test_rows(model.encoder, frame)
     found = model.codes(rows.x)
@@ -74,10 +76,12 @@ def evaluate_model(
     is_classifier = model.task == "classification"
     truth = rows.y.astype(np.int64) if is_classifier else _own_scale(model, rows.y)
     ranked = model.ranking(rows.x) if is_classifier else None
+    persons = None if rows.person is None else persons_of(rows.person)
 
     def measure(chosen: Any, resamples: int, *group: str, blocks: int = BLOCKS) -> dict[str, Any]:
         generator = streams.generator("bootstrap", *group)
-        again = Resampling(resamples=resamples, blocks=blocks, generator=generator) if resamples else None
+        who = None if persons is None else persons[chosen]
+        again = Resampling(resamples=resamples, blocks=blocks, generator=generator, persons=who) if resamples else None
         if ranked is None:
             return regression(truth[chosen], found[chosen], resampling=again)
         return classification(

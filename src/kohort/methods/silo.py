@@ -30,7 +30,7 @@ from annotated_types import Ge, Le
 from kohort.errors import ConfigError, nearest
 from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
 from kohort.methods.registry import Method
-from kohort.models.rows import Rows, encode_rows, first_rows
+from kohort.models.rows import Rows, encode_rows
 from kohort.models.soft import soft_columns
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous
@@ -139,7 +139,7 @@ def encode_anonymised(encoder: Encoder, made: Anonymised, frame: pl.DataFrame) -
         start = stop
     released = exact.with_columns(made.frame[name] for name in sorted(generalised))
     soft = soft_columns(encoder, released, left.x, made.hierarchies, tuple(generalised))
-    return replace(left, soft=soft, persons=first_rows(encoder.schema, exact))
+    return replace(left, soft=soft)
 
 
 def _anonymise(site: Site, request: Request) -> Release:

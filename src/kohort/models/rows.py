@@ -29,7 +29,7 @@ __all__ = [
     "StackedRows",
     "encode_rows",
     "encode_test_rows",
-    "first_rows",
+    "person_of_rows",
     "read_only",
     "stack",
     "target_range",
@@ -49,8 +49,8 @@ class Rows:
     weight: FloatArray | None = None
     soft: tuple[SoftColumn, ...] = ()
     """Columns with generalised cells, which models on bins spread over all values that they could stand for."""
-    persons: NDArray[np.bool_] | None = None
-    """The first row of each person, where persons are told apart and these are not all rows of a table."""
+    person: pl.Series | None = None
+    """The identifier of each row's person, where persons are told apart. It never leaves."""
     # What `stack` has to know of each of many sites, asked for once: NumPy takes its time to answer.
     _kind: tuple[int, str, int] = field(init=False, repr=False)
     _place: _Place = field(init=False, repr=False)
@@ -86,8 +86,15 @@ class Rows:
         """Rows `begin` to `end` without copying them."""
         weight = None if self.weight is None else self.weight[begin:end]
         soft = tuple(column.part(begin, end) for column in self.soft)
-        persons = None if self.persons is None else self.persons[begin:end]
-        return Rows(self.x[begin:end], self.y[begin:end], weight, soft, persons)
+        person = None if self.person is None else self.person[begin:end]
+        return Rows(self.x[begin:end], self.y[begin:end], weight, soft, person)
+
+    def take(self, chosen: NDArray[Any]) -> Rows:
+        """Some rows, copied: those at these places, or those that a mask marks. Generalised cells are not taken."""
+        weight = None if self.weight is None else np.ascontiguousarray(self.weight[chosen])
+        places = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        person = None if self.person is None else self.person[places]
+        return Rows(np.ascontiguousarray(self.x[chosen]), np.ascontiguousarray(self.y[chosen]), weight, person=person)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,23 +182,23 @@ def encode_test_rows(encoder: Encoder, frame: pl.DataFrame) -> Rows:
     return with_target(encoder, encoder.inputs(frame)[0], frame)
 
 
-def first_rows(schema: Schema, frame: pl.DataFrame) -> NDArray[np.bool_] | None:
-    """The first row of each person in a table; None where persons are not told apart.
+def person_of_rows(schema: Schema, frame: pl.DataFrame) -> pl.Series | None:
+    """The identifier of each row's person; None where persons are not told apart.
 
     Args:
         schema: The roles of the columns.
         frame: The rows.
 
     Returns:
-        A mask over the rows.
+        A column of the table.
     """
     if not schema.identifiers or schema.identifiers[0] not in frame.columns:
         return None
-    return frame[schema.identifiers[0]].is_first_distinct().to_numpy()
+    return frame[schema.identifiers[0]]
 
 
 def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame, *, bounded: bool = False) -> Rows:
-    """Rows of inputs that were encoded already: the target and the weights of the rows come from `frame`.
+    """Rows of inputs that were encoded already: target, weights and persons of the rows come from `frame`.
 
     Args:
         encoder: Knows the target and its bounds.
@@ -208,7 +215,8 @@ def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame, *, bounded
         target = ((target.astype(np.float64) - low) / width).astype(target.dtype)
     if bounded and encoder.classes is None and encoder.schema.target is not None:
         target = np.clip(target, 0.0, 1.0)
-    return Rows(x, np.ascontiguousarray(target), _weights(encoder, target, frame))
+    weight, person = _weights(encoder, target, frame), person_of_rows(encoder.schema, frame)
+    return Rows(x, np.ascontiguousarray(target), weight, person=person)
 
 
 def _weights(encoder: Encoder, target: FloatArray, frame: pl.DataFrame) -> FloatArray | None:

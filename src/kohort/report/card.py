@@ -176,7 +176,7 @@ def _measures(metrics: Mapping[str, Any]) -> list[str]:
         if name in metrics
     ]
     lines = _table(("measure", "value", "95 % interval"), rows)
-    lines += ["", "Measured on rows that no site trained on; intervals are from a bootstrap over those rows."]
+    lines += ["", "Measured on rows that no site trained on; intervals: a bootstrap over these or, if named, persons."]
     by_site: Mapping[str, Mapping[str, Any]] = metrics.get("by_site") or {}
     scores = sorted(
         found[name] for found in by_site.values() for name in ("accuracy", "r2") if found.get(name) is not None

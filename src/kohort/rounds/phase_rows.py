@@ -13,6 +13,7 @@ from kohort.models.rows import Rows, StackedRows, stack
 from kohort.protocol.plan.phases import RowPart, TrainingPhase
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
+from kohort.tables.persons import persons_of
 
 __all__ = ["first_of_each_person", "rows_of", "stacked_rows"]
 
@@ -60,11 +61,18 @@ def _cut(site: Site, phase: TrainingPhase, *, held_out: bool) -> Rows:
     if _per_person(phase):
         chosen = chosen[first_of_each_person(site)[begin:end]]
     if phase.held_out:
-        # Which rows judge is drawn once a run, so no model was ever trained on them.
-        aside = site.streams.generator("held-out", phase.rows).random(end - begin)[chosen - begin] < phase.held_out
+        aside = _aside(site, phase, every.part(begin, end))[chosen - begin]
         chosen = chosen[aside if held_out else ~aside]
-    weight = None if every.weight is None else every.weight[chosen]
-    return Rows(every.x[chosen], every.y[chosen], weight)
+    return every.take(chosen)
+
+
+def _aside(site: Site, phase: TrainingPhase, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which rows judge: one draw a run for each person, or row, so no model was ever trained on them."""
+    persons = None if rows.person is None else persons_of(rows.person)
+    generator = site.streams.generator("held-out", phase.rows)
+    if persons is None:
+        return generator.random(rows.count) < phase.held_out
+    return (generator.random(int(persons.max()) + 1) < phase.held_out)[persons]
 
 
 def _span(site: Site, part: RowPart) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -76,22 +77,22 @@ def _preflight_contract(approved: ApprovedPlan) -> Contract:
     return Contract.of(preflight_steps(approved))
 
 
-def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
-    """`frame` with the columns of `schema`, without rows that lack consent, a target or, if `missing = "drop"`, any
-    value.
+def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan, *, also: Sequence[str] = ()) -> pl.DataFrame:
+    """`frame` with the columns of `schema` and `also`, without rows that lack consent, a target or, if
+    `missing = "drop"`, any value of a column of `schema`.
 
     A target of two numbers, or of few whole ones, is made of a type that says that it holds classes. A pre-flight alone
     looks at all rows with consent.
     """
     if plan.data.preflight == "only":
-        return consenting_rows(frame.select(list(schema.columns)), schema.consent)
-    complete = complete_rows(frame, schema, plan)
+        return consenting_rows(frame.select(*schema.columns, *also), schema.consent)
+    complete = complete_rows(frame, schema, plan, also=also)
     return complete if schema.target is None else settle_target(complete, schema.target, schema.columns[schema.target])
 
 
-def complete_rows(frame: pl.DataFrame, schema: Schema, plan: Plan) -> pl.DataFrame:
+def complete_rows(frame: pl.DataFrame, schema: Schema, plan: Plan, *, also: Sequence[str] = ()) -> pl.DataFrame:
     """The same rows with the target as it stands in the table."""
-    frame = consenting_rows(frame.select(list(schema.columns)), schema.consent)
+    frame = consenting_rows(frame.select(*schema.columns, *also), schema.consent)
     if plan.data.missing == "drop":
-        return handle_missing(frame, frame.columns, "drop")
+        return handle_missing(frame, list(schema.columns), "drop")
     return frame if schema.target is None else handle_missing(frame, [schema.target], "drop")

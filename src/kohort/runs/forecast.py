@@ -219,6 +219,7 @@ def _held_out(whole: Population, seed: int) -> tuple[Population, pl.DataFrame, N
         persons = np.unique(who[begin:end])
         chosen = generator.permutation(persons)[: round(HELD_OUT * len(persons))]
         aside[begin:end] = np.isin(who[begin:end], chosen)
+    aside = np.isin(who, who[aside])  # a person with rows at several sites is held out at all of them
     sizes = np.add.reduceat(~aside, whole.starts[:-1])
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     part = replace(whole, frame=whole.frame.filter(pl.Series(~aside)), starts=starts)

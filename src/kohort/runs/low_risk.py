@@ -12,13 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
 from kohort.rng import Streams
 from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan
 from kohort.runs.simulation import Population
-from kohort.tables.splits import hold_out, persons_of
+from kohort.tables.persons import hold_out, persons_of
 
 __all__ = ["HELD_OUT", "Rehearsal", "low_risk_only"]
 
@@ -68,13 +69,16 @@ def low_risk_only(whole: Population, streams: Streams) -> Population:
     persons = persons_of(whole.frame[identifiers[0]][of_low]) if identifiers else None
     is_test = hold_out(total, HELD_OUT, generator, persons)
     parts = np.split(is_test, np.cumsum(whole.low)[:-1])
-    places, sizes, low, test_places, test_sites = [], [], [], [], []
+    places, sizes, low, test_places, test_sites, done = [], [], [], [], [], 0
     for name, start, end, part in zip(whole.names, whole.starts[:-1], whole.starts[1:], parts, strict=True):
-        order = generator.permutation(len(part))
+        who = None if persons is None else persons[done : done + len(part)]
+        done += len(part)
+        order = _shuffled(len(part), who, generator)
         kept = start + order[~part[order]]
         places.append(kept)
         sizes.append(len(kept))
-        low.append(round(len(kept) * len(part) / int(end - start)))
+        wanted = round(len(kept) * len(part) / int(end - start))
+        low.append(wanted if who is None else _whole_persons(who[kept - start], wanted))
         test_places.append(start + order[part[order]])
         test_sites += [name] * int(part.sum())
     stays = np.flatnonzero(sizes)
@@ -96,3 +100,17 @@ def low_risk_only(whole: Population, streams: Streams) -> Population:
         low_by_row=False,
         notes=notes,
     )
+
+
+def _shuffled(rows: int, persons: NDArray[np.int64] | None, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Rows in a random order, those of a person side by side."""
+    if persons is None:
+        return generator.permutation(rows)
+    return np.argsort(generator.permutation(int(persons.max(initial=0)) + 1)[persons], kind="stable")
+
+
+def _whole_persons(persons: NDArray[np.int64], wanted: int) -> int:
+    """How many rows from the beginning are nearest to `wanted` and hold all rows of their persons."""
+    ends = np.flatnonzero(np.diff(persons)) + 1
+    cuts = np.concatenate([[0], ends, [len(persons)]])
+    return int(cuts[np.argmin(np.abs(cuts - wanted))])

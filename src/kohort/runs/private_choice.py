@@ -37,6 +37,7 @@ from kohort.runs.config import Plan
 from kohort.runs.results.outcome import Outcome
 from kohort.runs.run import run
 from kohort.runs.simulation import Population, populate
+from kohort.tables.persons import persons_of
 
 __all__ = ["JUDGED", "Price", "Selected", "price_of", "select"]
 
@@ -164,7 +165,9 @@ class _Judging(Simulation):
 
 
 def parted(whole: Population, generator: np.random.Generator) -> tuple[Population, pl.DataFrame]:
-    """Decide for every training row by a coin of its own whether it is judged by.
+    """Decide for every training row by a coin whether it is judged by; rows of a person have one coin in common.
+
+    The coins depend on no row's values, so a row is trained on or judged by, and the proof for rows holds.
 
     Args:
         whole: The sites.
@@ -176,7 +179,10 @@ def parted(whole: Population, generator: np.random.Generator) -> tuple[Populatio
     Raises:
         ConfigError: A site keeps no row, or none is judged by.
     """
-    judged = generator.random(whole.frame.height) < JUDGED
+    named = whole.schema.identifiers
+    persons = persons_of(whole.frame[named[0]]) if named else None
+    coins = generator.random(whole.frame.height if persons is None else int(persons.max()) + 1) < JUDGED
+    judged = coins if persons is None else coins[persons]
     kept = np.concatenate([[0], np.cumsum(~judged)])
     starts = kept[whole.starts].astype(np.int64)
     if not judged.any() or not np.diff(starts).all():

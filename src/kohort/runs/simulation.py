@@ -21,17 +21,18 @@ from kohort.runs.config import DataSection, Plan
 from kohort.runs.left_out import LeftOut
 from kohort.runs.plan.default_method import trains_network
 from kohort.runs.site_tables import SiteTables, preflight, read_site_tables
-from kohort.runs.undeclared import missing_code_notes, number_notes, undeclared_columns
+from kohort.runs.undeclared import missing_code_notes, number_notes, placing_columns, undeclared_columns
 from kohort.tables.answers import TargetTask, answer_of, kind_for, settle_target, task_of
 from kohort.tables.consent import consenting_rows
 from kohort.tables.datasets.catalogue import Dataset, open_table
 from kohort.tables.domain import category_text
 from kohort.tables.frames import check_finite
 from kohort.tables.item_sets import with_declared_sets
+from kohort.tables.persons import hold_out, persons_at_several_sites, persons_of
 from kohort.tables.reading import declare_missing
 from kohort.tables.schema import Role, Schema
 from kohort.tables.sources.opening import is_source
-from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, hold_out, mark_low_risk, persons_of
+from kohort.tables.splits import Assignment, assign_sites, assignment_of_parts, mark_low_risk
 
 __all__ = ["Population", "populate", "schema_of", "with_balanced_classes"]
 
@@ -171,13 +172,15 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
     read = _read(plan, streams, tables)
     frame, schema, assignment = read.frame, read.schema, read.assignment
     notes, left_out = [*read.notes, *assignment.notes], list(read.left_out)
-    persons = persons_of(frame[schema.identifiers[0]]) if schema.identifiers else None
+    persons = read.persons
     is_test, test, test_sites = _hold_out(plan, streams, frame, schema, assignment, persons)
     at_hub = _hub_share(plan, streams, is_test, persons)
     if persons is not None and (is_test.any() or at_hub.any()):
         notes.append(f"rows are held out by person ({schema.identifiers[0]}): nobody is in both parts")
     at_sites = ~is_test & ~at_hub
     site = assignment.site[at_sites]
+    shared = _shared_persons(plan, schema, None if persons is None else persons[at_sites], site)
+    notes += shared.notes
     low = np.zeros(len(site), dtype=bool) if assignment.low_risk is None else assignment.low_risk[at_sites]
     order = np.lexsort((~low, site))  # low-risk rows first, so that both parts are slices
     sizes = np.bincount(site, minlength=len(assignment.names))
@@ -198,7 +201,7 @@ def populate(plan: Plan, streams: Streams, *, tables: dict[str, pl.DataFrame] | 
         low=None if assignment.low_risk is None else np.bincount(site[low], minlength=len(sizes))[kept],
         low_by_row=isinstance(plan.sites.low_risk, str),
         notes=tuple(notes),
-        warnings=read.warnings,
+        warnings=(*read.warnings, *shared.warnings),
         validation=frame.filter(pl.Series(at_hub)) if at_hub.any() else None,
         left_out=tuple(left_out),
         task=read.task,
@@ -224,6 +227,8 @@ class _Read:
     frame: pl.DataFrame
     schema: Schema
     assignment: Assignment
+    persons: NDArray[np.int64] | None
+    """The person each row is about; None where nobody has several rows."""
     task: TargetTask
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -265,9 +270,11 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
     target = str(schema.target)
     task = task_of(frame[target], schema.columns[target], declared=section.task)
     schema = _with_answer(schema, frame, task, plan)
-    usable = usable_rows(frame, schema, plan)
+    placing = [name for name in placing_columns(plan.sites) if name in schema.dropped]
+    usable = usable_rows(frame, schema, plan, also=placing)
     if isinstance(section.target, str) and usable.height == 0:
         raise DataError("no row is left after dropping those with missing values", hint='Try missing = "category"')
+    persons = persons_of(usable[schema.identifiers[0]]) if schema.identifiers else None
     assignment = assign_sites(
         usable,
         split=plan.sites.split,
@@ -278,13 +285,16 @@ def _read_one(plan: Plan, streams: Streams, opened: Dataset) -> _Read:
         alpha=plan.sites.alpha,
         low_risk=plan.sites.low_risk,
         min_rows=plan.sites.min_rows,
+        persons=persons,
     )
+    usable = usable.drop(placing)
     left_out = _rows_left_out([(frame, usable)], schema)
     said = opened.notes if isinstance(section.table, str) and is_source(section.table) else ()
     return _Read(
         frame=usable,
         schema=schema,
         assignment=assignment,
+        persons=persons,
         task=task,
         notes=(*said, *opened.reading, *unused.notes, *number_notes([usable], schema)),
         warnings=tuple(missing_code_notes([usable], schema)),
@@ -324,6 +334,7 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
     task = task_of(frame[target], schema.columns[target], declared=section.task)
     schema = _with_answer(schema, frame, task, plan)
     frame = settle_target(frame, target, schema.columns[target])
+    persons = persons_of(frame[schema.identifiers[0]]) if schema.identifiers else None
     assignment = mark_low_risk(
         assignment_of_parts([part.height for _, part in parts], tuple(tables)),
         frame,
@@ -331,16 +342,59 @@ def _read_parts(plan: Plan, streams: Streams, found: SiteTables) -> _Read:
         target=schema.target,
         alpha=plan.sites.alpha,
         generator=streams.generator("split"),
+        persons=persons,
     )
     return _Read(
         frame=frame,
         schema=schema,
         assignment=assignment,
+        persons=persons,
         task=task,
         notes=(*found.notes, *disagreements, *unused.notes, *number_notes(frames.values(), schema)),
         warnings=tuple(missing_code_notes(frames.values(), schema)),
         left_out=(*_rows_left_out(parts, schema), *unused.left_out),
     )
+
+
+@dataclass(frozen=True)
+class _SharedPersons:
+    """What is said of persons who have rows at several sites."""
+
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def _shared_persons(
+    plan: Plan, schema: Schema, persons: NDArray[np.int64] | None, site: NDArray[np.int64]
+) -> _SharedPersons:
+    """Count the persons at several sites, and refuse an epsilon per person that holds for fewer sites.
+
+    In tables of their own, sites may number persons alike, so equal identifiers are said and decide nothing.
+
+    Raises:
+        ConfigError: `dp.overlap` is below the number of sites that one person of a single table has rows at.
+    """
+    found = persons_at_several_sites(persons, site)
+    if not found.persons:
+        return _SharedPersons()
+    column, split = schema.identifiers[0], plan.sites.split
+    phases = find_method(plan.method).phases(plan.config, plan.train)
+    budgets = [phase.dp for phase in phases if phase.dp is not None and phase.dp.unit == "person"]
+    few = min((dp.overlap for dp in budgets), default=found.most) < found.most
+    if split == "files":
+        said = f"{found.persons:,} values of {column} occur at several sites, at most at {found.most}"
+        meant = f"{said}: if they are the same persons, set dp.overlap = {found.most}, or epsilon is understated"
+        return _SharedPersons(warnings=(meant,)) if few else _SharedPersons(notes=(said,))
+    note = (
+        f"{found.persons:,} persons ({column}) have rows at several sites, at most at {found.most}, because sites go "
+        "by a column of the row; counts over all sites count such a person at each"
+    )
+    if few:
+        raise ConfigError(
+            f'{note}. The epsilon of dp.unit = "person" would hold for fewer sites than that',
+            hint=f'Set dp.overlap = {found.most}, or sites.split = "iid", which deals whole persons out',
+        )
+    return _SharedPersons(notes=(note,))
 
 
 def _complete_table(frames: dict[str, pl.DataFrame], section: DataSection) -> pl.DataFrame:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from kohort.runs.config import Plan
+from kohort.runs.config import Plan, SitesSection
 from kohort.runs.left_out import LeftOut
-from kohort.tables.harmonise.profiles import missing_codes
+from kohort.tables.harmonise.profiles import missing_code_notes as code_notes
 from kohort.tables.roles import MANY_CATEGORIES, is_measured, suspected, wide_texts
 from kohort.tables.schema import ColumnSpec, Role, Schema
 
@@ -115,16 +115,8 @@ def missing_code_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[s
     """
     target = [] if schema.target is None else [schema.target]
     open_ = [name for name in (*schema.inputs, *target) if not _says_what_numbers_are(schema.columns[name])]
-    found: dict[str, set[int]] = {}
-    for frame in frames:
-        for name in open_:
-            found.setdefault(name, set()).update(missing_codes(frame[name]) if name in frame.columns else ())
     how = "if it means a missing value, list it in data.reading.null_values (kohort init writes it)"
-    return [
-        f"column {name!r} holds {' and '.join(map(str, sorted(codes)))}, far from its other numbers: {how}"
-        for name, codes in found.items()
-        if codes
-    ]
+    return code_notes(frames, open_, how=how)
 
 
 def _says_what_numbers_are(spec: ColumnSpec) -> bool:
@@ -142,6 +134,10 @@ def _named(plan: Plan) -> set[str]:
     named |= {*section.other, *section.nullable, *section.ancestors, *section.ordered}
     if section.features != "rest":
         named |= {*section.features}
-    for choice in (plan.sites.split, plan.sites.clusters, plan.sites.low_risk):
-        named |= set(choice.split(":")[1:2]) if isinstance(choice, str) else set()
-    return named
+    return named | {*placing_columns(plan.sites)}
+
+
+def placing_columns(sites: SitesSection) -> tuple[str, ...]:
+    """The columns by which simulated sites, clusters and low-risk rows are told apart, as far as a plan names any."""
+    choices = (sites.split, sites.clusters, sites.low_risk)
+    return tuple(name for choice in choices if isinstance(choice, str) for name in choice.split(":")[1:2])

@@ -1,7 +1,7 @@
-"""Random draws behind the splits of a table: Dirichlet shares, minimum sizes, low-risk rows.
+"""Random draws behind the splits of a table: Dirichlet shares, minimum sizes, low-risk rows, by row or by person.
 
-Guarantees: every function works on whole arrays, without a Python loop over rows or sites; the same generator state
-gives the same result.
+Guarantees: every function works on whole arrays, without a Python loop over rows or sites, but for the persons that are
+moved so that small sites reach a minimum; the same generator state gives the same result.
 """
 
 from __future__ import annotations
@@ -9,7 +9,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["draw_low_risk", "low_risk_weights", "raise_to_minimum", "spread_by_dirichlet"]
+from kohort.errors import DataError
+
+__all__ = [
+    "deal_persons",
+    "draw_low_risk",
+    "draw_low_risk_persons",
+    "low_risk_weights",
+    "raise_persons_to_minimum",
+    "raise_to_minimum",
+    "spread_by_dirichlet",
+]
 
 Integers = NDArray[np.int64]
 
@@ -84,6 +94,62 @@ def raise_to_minimum(
     return out, (note,)
 
 
+def deal_persons(rows: Integers, sites: int, generator: np.random.Generator) -> Integers:
+    """Deal whole persons out in a random order, so that sites get about equally many rows.
+
+    Args:
+        rows: How many rows each person has.
+        sites: Number of sites.
+        generator: Source of randomness.
+
+    Returns:
+        The site of each person. A site may be left without one where somebody has very many rows.
+    """
+    order = generator.permutation(len(rows))
+    reached = np.cumsum(rows[order])
+    out = np.empty(len(rows), dtype=np.int64)
+    out[order] = (2 * reached - rows[order]) * sites // (2 * reached[-1])  # where the middle of the person's rows is
+    return out
+
+
+def raise_persons_to_minimum(
+    site: Integers, rows: Integers, sites: int, min_rows: int, generator: np.random.Generator
+) -> tuple[Integers, tuple[str, ...]]:
+    """Move persons, chosen at random, from the largest sites to those below the minimum.
+
+    Args:
+        site: Site of each person.
+        rows: How many rows each person has.
+        sites: Number of sites.
+        min_rows: Rows that every site must have.
+        generator: Source of randomness.
+
+    Returns:
+        The new site of each person, and a note that says how many persons were moved (none if nobody was).
+
+    Raises:
+        DataError: No persons are left to move, and a site is still below the minimum.
+    """
+    sizes = np.bincount(site, weights=rows, minlength=sites).astype(np.int64)
+    lacking = int((sizes < min_rows).sum())
+    out, order, moved = site.copy(), generator.permutation(len(site)), 0
+    while sizes.min() < min_rows:
+        spare = order[sizes[out[order]] - rows[order] >= min_rows]
+        if not len(spare):
+            raise DataError(
+                f"{len(site):,} persons of {int(rows.sum()):,} rows cannot be dealt out to {sites:,} sites of at least "
+                f"{min_rows:,} rows",
+                hint="Use fewer sites or a smaller min_rows; all rows of a person are at one site",
+            )
+        person = spare[np.argmax(sizes[out[spare]])]
+        sizes[out[person]] -= rows[person]
+        out[person] = np.argmin(sizes)
+        sizes[out[person]] += rows[person]
+        moved += 1
+    note = f"moved {moved:,} persons from large sites so that {lacking:,} sites reach {min_rows:,} rows"
+    return out, (note,) if moved else ()
+
+
 def _take_from_largest(sizes: Integers, needed: int, floor: int) -> Integers:
     """Rows that each site gives when the largest are lowered to one common level, never below `floor`."""
     low, high = floor, int(sizes.max())
@@ -145,3 +211,35 @@ def draw_low_risk(
     marked = np.zeros(len(order), dtype=bool)
     marked[order] = rank < np.repeat(np.rint(share * sizes).astype(np.int64), sizes)
     return marked
+
+
+def draw_low_risk_persons(
+    site: Integers,
+    persons: Integers,
+    weights: NDArray[np.float64],
+    share: float,
+    generator: np.random.Generator,
+) -> NDArray[np.bool_]:
+    """Mark about round(share * rows) rows of every site, drawn by weight; all rows of a person at a site or none.
+
+    Args:
+        site: Site of each row.
+        persons: Person of each row, counted from 0.
+        weights: Weight of each row in the draw; that of a person is the one of the first row.
+        share: Share of the rows of every site to mark.
+        generator: Source of randomness.
+
+    Returns:
+        A mask over the rows, as near to the share as whole persons allow.
+    """
+    unit = site * (int(persons.max()) + 1) + persons
+    units, first, of_row, rows = np.unique(unit, return_index=True, return_inverse=True, return_counts=True)
+    keys = generator.exponential(size=len(units)) / weights[first]
+    order = np.lexsort((keys, site[first]))
+    sizes = np.bincount(site)
+    before = np.cumsum(sizes) - sizes
+    place = site[first][order]
+    middle = np.cumsum(rows[order]) - rows[order] / 2 - before[place]
+    marked = np.zeros(len(units), dtype=bool)
+    marked[order] = middle < np.rint(share * sizes)[place]
+    return marked[of_row]

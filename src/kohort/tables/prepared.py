@@ -19,13 +19,14 @@ from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import TEXT_ENDINGS, order_tells
+from kohort.tables.harmonise.profiles import SAMPLE, missing_code_notes
 from kohort.tables.item_sets import with_declared_sets
 from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import person_of, suspected
-from kohort.tables.scanning import is_parquet, scan_parquet
+from kohort.tables.scanning import is_parquet, scan_parquet, spread_rows
 from kohort.toml import read_toml
 
-__all__ = ["REST", "Declared", "Prepared", "Scanned", "prepare", "read_schema_file", "scan"]
+__all__ = ["REST", "Declared", "Prepared", "Scanned", "missing_code_lines", "prepare", "read_schema_file", "scan"]
 
 REST = "rest"
 """In `drop`: every column that has no other role."""
@@ -90,6 +91,7 @@ class Prepared:
         undeclared: Columns without any role, the suspected ones among them.
         reading: How the file was read.
         in_dropped_order: Whether rows are sorted by a dropped column: their order then tells what it held.
+        known: Whether it is a named dataset, whose columns are described already.
     """
 
     frame: pl.DataFrame
@@ -100,6 +102,7 @@ class Prepared:
     undeclared: tuple[str, ...] = ()
     reading: tuple[str, ...] = ()
     in_dropped_order: bool = False
+    known: bool = False
     texts: pl.DataFrame | None = field(default=None, repr=False)
     typed: pl.DataFrame | None = field(default=None, repr=False)
 
@@ -137,6 +140,7 @@ class Scanned:
         identifiers: The declared identifiers, the person's column among them.
         person: The column that names the person; None where none does.
         reading: How the file was read.
+        known: Whether it is a named dataset, whose columns are described already.
     """
 
     table: pl.LazyFrame
@@ -144,6 +148,7 @@ class Scanned:
     identifiers: tuple[str, ...] = ()
     person: str | None = None
     reading: tuple[str, ...] = ()
+    known: bool = False
 
 
 def prepare(source: str, declared: Declared) -> Prepared:
@@ -176,6 +181,7 @@ def prepare(source: str, declared: Declared) -> Prepared:
         undeclared=columns.undeclared,
         reading=opened.reading,
         in_dropped_order=in_dropped_order,
+        known=opened.default_role is not None,
         texts=opened.texts if is_file else None,
         typed=opened.frame if is_file else None,
     )
@@ -199,12 +205,13 @@ def scan(source: str, declared: Declared) -> Scanned:
     """
     reading = declared.reading
     notes: tuple[str, ...] = ()
+    known = False
     if is_parquet(source) and not (declared.items or reading.sets or reading.long or reading.null_values):
         table = scan_parquet(source)
     else:
         opened = open_table(source, reading)
         frame, declared = with_declared_sets(opened.frame, declared)
-        table, notes = frame.lazy(), opened.reading
+        table, notes, known = frame.lazy(), opened.reading, opened.default_role is not None
     columns = _columns(table.collect_schema().names(), declared)
     return Scanned(
         table=table.drop(columns.dropped),
@@ -212,7 +219,28 @@ def scan(source: str, declared: Declared) -> Scanned:
         identifiers=columns.identifiers,
         person=columns.person,
         reading=notes,
+        known=known,
     )
+
+
+def missing_code_lines(table: pl.LazyFrame | pl.DataFrame, columns: Sequence[str], *, known: bool) -> tuple[str, ...]:
+    """What a command says of numbers such as -999, which seem to mean a missing value and were not declared.
+
+    Args:
+        table: The table; one that is larger than memory is looked at in parts.
+        columns: The columns to look at; those that hold no numbers say nothing.
+        known: Whether it is a named dataset, of which nothing is said.
+
+    Returns:
+        A sentence per column, with the option that declares the number.
+    """
+    lazy = table.lazy()
+    schema = lazy.collect_schema()
+    numbers = [name for name in dict.fromkeys(columns) if schema[name].is_numeric()]
+    if known or not numbers:
+        return ()
+    how = "if it means a missing value, add --null-values {codes}"
+    return tuple(missing_code_notes([spread_rows(lazy, numbers, SAMPLE)], numbers, how=how))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ KINDS = (
     ),
     IdentifierKind(
         "date",
-        r"(.*_)?date(_.*)?|dob|dod|birth_?(day|year)|(day|year)_of_(birth|death)|(admit|disch|death|in|out)_?time|timestamp|"
+        r"(.*_)?date(_.*)?|dob|dod|birth_?(date|day|year)|yob|(day|year)_of_(birth|death)|(admit|disch|death|in|out)_?time|timestamp|"
         r"(.*_)?([a-z]*datum|geburtstag|geburtsjahr|geboortejaar|naissance|nacimiento|nascita|fecha)(_.*)?",
         r"^\d{4}-\d{2}-\d{2}([ T].*)?$|^\d{1,2}[/.]\d{1,2}[/.]\d{2,4}$",
         direct=False,
@@ -235,12 +235,21 @@ def indirect(frame: pl.DataFrame, *, declared: Collection[str] = ()) -> dict[str
     """
     found: dict[str, str] = {}
     for column in frame:
-        named = (kind for kind in KINDS if not kind.direct and re.fullmatch(kind.words, plain_name(column.name)))
-        kind = next(named, None)
-        if column.name in declared or (kind is None and not column.dtype.is_temporal()):
-            continue
-        found[column.name] = "holds dates or times" if kind is None else f"is named like {_a(kind.title)}"
+        why = None if column.name in declared else _place_or_date(column)
+        if why is not None:
+            found[column.name] = why
     return found
+
+
+def _place_or_date(column: pl.Series) -> str | None:
+    kinds = [kind for kind in KINDS if not kind.direct]
+    named = next((kind for kind in kinds if re.fullmatch(kind.words, plain_name(column.name))), None)
+    if named is not None:
+        return f"is named like {_a(named.title)}"
+    if column.dtype.is_temporal():
+        return "holds dates or times"
+    shaped = _shaped_like(column.drop_nulls().head(SAMPLE), kinds) if column.dtype == pl.String else None
+    return None if shaped is None else f"holds values of the shape of {_a(shaped.title)}"
 
 
 def person_of(identifiers: Sequence[str], person: str | None) -> str | None:
@@ -307,7 +316,7 @@ def _of_text(column: pl.Series) -> str | None:
     distinct = sample.n_unique()
     if kind is not None and (distinct > MANY_VALUES or 2 * distinct >= len(sample)):
         return f"is named like {_a(kind.title)}"
-    shape = _shaped_like(sample)
+    shape = _shaped_like(sample, [kind for kind in KINDS if kind.direct])
     if shape is not None:
         return f"holds values of the shape of {_a(shape.title)}"
     if _is_free_text(sample):
@@ -315,10 +324,10 @@ def _of_text(column: pl.Series) -> str | None:
     return _own_texts(known) if distinct >= SHARE_OF_RARE * len(sample) else None
 
 
-def _shaped_like(sample: pl.Series) -> IdentifierKind | None:
-    """The kind of identifier whose shape enough of the texts have."""
-    for kind in KINDS:
-        if kind.direct and kind.shape is not None:
+def _shaped_like(sample: pl.Series, kinds: Sequence[IdentifierKind]) -> IdentifierKind | None:
+    """The first of these kinds whose shape enough of the texts have."""
+    for kind in kinds:
+        if kind.shape is not None:
             count = int(sample.str.contains(kind.shape).sum())
             if count > SHARE_OF_SHAPE * len(sample):
                 return kind

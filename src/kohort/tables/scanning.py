@@ -7,7 +7,7 @@ into the same error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE
 from kohort.tables.trial import READER_ERRORS, quiet_reader
 
-__all__ = ["is_parquet", "readable", "scan_parquet"]
+__all__ = ["is_parquet", "readable", "scan_parquet", "spread_rows"]
+
+_PARTS = 20
 
 
 def is_parquet(source: str) -> bool:
@@ -61,6 +63,25 @@ def scan_parquet(source: str) -> pl.LazyFrame:
         infinite = plain.select(pl.col(floats).is_infinite().sum()).collect(engine="streaming").row(0)
         refuse_infinite(dict(zip(floats, infinite, strict=True)), repr(source))
         return plain.with_columns(pl.col(floats).fill_nan(None))
+
+
+def spread_rows(table: pl.LazyFrame, columns: Sequence[str], most: int) -> pl.DataFrame:
+    """Some rows of a table that may be larger than memory: all of a small one, else parts from its begin to its end.
+
+    Args:
+        table: The table.
+        columns: Its columns that are read.
+        most: The most rows.
+
+    Returns:
+        The rows, in table order.
+    """
+    chosen = table.select(columns)
+    count = int(chosen.select(pl.len()).collect(engine="streaming").item())
+    if count <= most:
+        return chosen.collect()
+    starts = [part * (count - most // _PARTS) // (_PARTS - 1) for part in range(_PARTS)]
+    return pl.concat(pl.collect_all([chosen.slice(start, most // _PARTS) for start in starts]))
 
 
 @contextmanager

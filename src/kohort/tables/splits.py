@@ -1,8 +1,8 @@
 """Spread one table over sites, to simulate a federation.
 
 Guarantees: every row belongs to one site; every site has at least `min_rows` rows or the split is refused; what had to
-be moved or merged to reach that is said in `notes`; the same generator state gives the same split; no step loops over
-rows or sites in Python.
+be moved or merged to reach that is said in `notes`; the same generator state gives the same split. Where sites go by no
+column, all rows of a person are at one site.
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.domain import category_text, number
-from kohort.tables.draws import draw_low_risk, low_risk_weights, raise_to_minimum, spread_by_dirichlet
+from kohort.tables.draws import (
+    deal_persons,
+    draw_low_risk,
+    draw_low_risk_persons,
+    low_risk_weights,
+    raise_persons_to_minimum,
+    raise_to_minimum,
+    spread_by_dirichlet,
+)
 
 __all__ = [
     "Assignment",
     "assign_sites",
     "assignment_of_parts",
     "below_rule",
-    "hold_out",
     "mark_low_risk",
-    "persons_of",
     "rows_below",
 ]
 
@@ -76,6 +82,11 @@ class _SplitRequest:
     alphas: tuple[float, float, float]
     min_rows: int
 
+    @property
+    def draws_rows(self) -> bool:
+        """Whether a draw says where a row goes, so that rows of a person can go together."""
+        return self.kind in ("iid", "dirichlet")
+
 
 def assign_sites(
     frame: pl.DataFrame,
@@ -88,6 +99,7 @@ def assign_sites(
     alpha: float | Sequence[float] = 0.5,
     low_risk: float | str | None = None,
     min_rows: int = 1,
+    persons: Integers | None = None,
 ) -> Assignment:
     """Give every row of a table a site.
 
@@ -106,6 +118,9 @@ def assign_sites(
         low_risk: Share of each site's rows to mark as low risk, skewed over the classes by the risk alpha when three
             are given, at random otherwise; or "below:COLUMN:NUMBER" to mark the rows below a number.
         min_rows: Rows that every site must have.
+        persons: The person each row is about, from 0 on. "iid" and "dirichlet" deal whole persons out, by the class of
+            their first row; the other splits go by a column of the row, and a person may be at several sites. By
+            default every row is about another person.
 
     Returns:
         The assignment, with a note on everything that was moved or merged.
@@ -132,10 +147,10 @@ def assign_sites(
     )
     _check_request(frame, request)
     if isinstance(clusters, str):
-        found = _in_natural_clusters(frame, request, clusters, generator)
+        found = _in_natural_clusters(frame, request, clusters, generator, persons)
     else:
-        found = _split_rows(frame, request, clusters, generator)
-    return mark_low_risk(found, frame, low_risk, target=target, alpha=alpha, generator=generator)
+        found = _split_rows(frame, request, clusters, generator, persons)
+    return mark_low_risk(found, frame, low_risk, target=target, alpha=alpha, generator=generator, persons=persons)
 
 
 def mark_low_risk(
@@ -146,6 +161,7 @@ def mark_low_risk(
     target: str | None,
     alpha: float | Sequence[float],
     generator: np.random.Generator,
+    persons: Integers | None = None,
 ) -> Assignment:
     """Mark the rows of `frame` that carry a low risk.
 
@@ -156,6 +172,7 @@ def mark_low_risk(
         target: Column whose classes the risk alpha skews the marks over.
         alpha: As in `assign_sites`.
         generator: Source of randomness.
+        persons: The person each row is about; a share is drawn by whole persons, a rule looks at each row.
 
     Returns:
         The assignment with `low_risk` set.
@@ -175,6 +192,8 @@ def mark_low_risk(
     else:
         classes = _classes(frame, target)
         weights = low_risk_weights(found.site, len(found.names), classes, low_risk, _alphas(alpha)[2], generator)
+    if persons is not None:
+        return replace(found, low_risk=draw_low_risk_persons(found.site, persons, weights, low_risk, generator))
     return replace(found, low_risk=draw_low_risk(found.site, found.sizes, weights, low_risk, generator))
 
 
@@ -198,56 +217,6 @@ def assignment_of_parts(lengths: Sequence[int], names: Sequence[str]) -> Assignm
     if empty:
         raise DataError(f"sites without rows: {', '.join(empty)}", hint="Give each site at least one row")
     return Assignment(site=np.repeat(np.arange(len(lengths)), lengths), names=tuple(names))
-
-
-def persons_of(column: pl.Series) -> NDArray[np.int64] | None:
-    """The person each row is about, numbered from 0 on in the order of their first rows.
-
-    Args:
-        column: The identifier of a person. A row without one is about a person of its own.
-
-    Returns:
-        The numbers; None where nobody has several rows.
-    """
-    row, named = pl.col("row"), column.alias("person").to_frame().with_row_index("row")
-    first = named.select(pl.when(pl.col("person").is_null()).then(row).otherwise(row.first().over("person")))
-    starts, persons = np.unique(first.to_series().to_numpy(), return_inverse=True)
-    return None if len(starts) == len(column) else persons.astype(np.int64)
-
-
-def hold_out(
-    n: int, share: float, generator: np.random.Generator, persons: NDArray[np.int64] | None = None
-) -> NDArray[np.bool_]:
-    """Choose rows at random to test on.
-
-    Args:
-        n: Number of rows.
-        share: Share of the rows to hold out; both parts keep at least one row unless it is 0.
-        generator: Source of randomness.
-        persons: The person each row is about, from 0 on; all rows of a person are on one side. By default every row is
-            about another one.
-
-    Returns:
-        A mask with round(share * n) rows set; with persons of several rows, as near to it as whole persons allow.
-
-    Raises:
-        ConfigError: The share is not in [0, 1).
-        DataError: There are fewer than two rows, or persons, to divide.
-    """
-    if not 0 <= share < 1:
-        raise ConfigError(f"a held-out share of {share} is not a share", hint="Use a number from 0 up to, not with, 1")
-    if share == 0:
-        return np.zeros(n, dtype=bool)
-    persons = np.arange(n) if persons is None else persons
-    sizes = np.bincount(persons)
-    if len(sizes) < 2:
-        what = "row(s)" if len(sizes) == n else "person(s)"
-        raise DataError(f"{len(sizes)} {what} cannot be split into training and test", hint="Give more, or test = 0")
-    order = generator.permutation(len(sizes))
-    reached = np.cumsum(sizes[order])[:-1]
-    chosen = np.zeros(len(sizes), dtype=bool)
-    chosen[order[: 1 + int(np.argmin(np.abs(reached - round(share * n))))]] = True
-    return chosen[persons]
 
 
 def _check_request(frame: pl.DataFrame, request: _SplitRequest) -> None:
@@ -293,7 +262,11 @@ def _numbered(prefix: str, count: int) -> list[str]:
 
 
 def _split_rows(
-    frame: pl.DataFrame, request: _SplitRequest, clusters: int | None, generator: np.random.Generator
+    frame: pl.DataFrame,
+    request: _SplitRequest,
+    clusters: int | None,
+    generator: np.random.Generator,
+    persons: Integers | None,
 ) -> Assignment:
     if request.kind == "column":
         return _group(_by_column(frame, request.column, request.min_rows), clusters)
@@ -308,12 +281,10 @@ def _split_rows(
         tails = _numbered("-site-", request.count)
         names = [head + tail for head in _numbered("cluster-", clusters) for tail in tails]
     notes: tuple[str, ...] = ()
-    if request.kind == "dirichlet":
-        classes = _classes(frame, request.target)
-        site = spread_by_dirichlet(
-            np.zeros(frame.height, dtype=np.int64), classes, groups, request.alphas[0], generator
-        )
-        site = spread_by_dirichlet(site, classes, request.count, request.alphas[1], generator)
+    if persons is not None and request.draws_rows:
+        site, notes = _by_person(frame, request, groups, persons, generator)
+    elif request.kind == "dirichlet":
+        site = _by_dirichlet(_classes(frame, request.target), request, groups, generator)
         site, notes = raise_to_minimum(site, sites, request.min_rows, generator)
     else:
         # Equal parts of a random order, or of the rows in the order of the target.
@@ -325,6 +296,26 @@ def _split_rows(
     return _group(Assignment(site=site, names=tuple(names), notes=notes), clusters)
 
 
+def _by_dirichlet(classes: Integers, request: _SplitRequest, groups: int, generator: np.random.Generator) -> Integers:
+    """Spread each class over clusters, then over the sites of each cluster."""
+    part = spread_by_dirichlet(np.zeros_like(classes), classes, groups, request.alphas[0], generator)
+    return spread_by_dirichlet(part, classes, request.count, request.alphas[1], generator)
+
+
+def _by_person(
+    frame: pl.DataFrame, request: _SplitRequest, groups: int, persons: Integers, generator: np.random.Generator
+) -> tuple[Integers, tuple[str, ...]]:
+    """Deal whole persons out; a person has the class of the first row."""
+    _, first, of_row, rows = np.unique(persons, return_index=True, return_inverse=True, return_counts=True)
+    sites = groups * request.count
+    if request.kind == "dirichlet":
+        dealt = _by_dirichlet(_classes(frame, request.target)[first], request, groups, generator)
+    else:
+        dealt = deal_persons(rows, sites, generator)
+    dealt, notes = raise_persons_to_minimum(dealt, rows, sites, request.min_rows, generator)
+    return dealt[of_row], notes
+
+
 def _group(found: Assignment, clusters: int | None) -> Assignment:
     """Neighbouring sites form clusters of equal size, as far as their number allows."""
     if clusters is None:
@@ -334,7 +325,11 @@ def _group(found: Assignment, clusters: int | None) -> Assignment:
 
 
 def _in_natural_clusters(
-    frame: pl.DataFrame, request: _SplitRequest, clusters: str, generator: np.random.Generator
+    frame: pl.DataFrame,
+    request: _SplitRequest,
+    clusters: str,
+    generator: np.random.Generator,
+    persons: Integers | None,
 ) -> Assignment:
     """One cluster per value of a column; its rows are split on their own, so no row leaves its cluster."""
     column = _need_target(frame, request.target) if clusters == "labels" else clusters.removeprefix("column:")
@@ -350,7 +345,8 @@ def _in_natural_clusters(
         where = f" of cluster {code + 1} of {len(labels)} by {column!r}"
         if request.kind != "column":
             _enough_rows(len(rows), request.count, request.min_rows, where)
-        part = _split_rows(frame[rows], request, None, generator)
+        own = None if persons is None else persons[rows]
+        part = _split_rows(frame[rows], request, None, generator, own)
         site[rows] = part.site + len(names)
         names += [f"{column}={label} {name}" for name in part.names]
         cluster += [code] * len(part.names)

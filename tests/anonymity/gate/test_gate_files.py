@@ -94,7 +94,8 @@ def test_nothing_shared_gives_an_empty_file(tmp_path) -> None:
     out = tmp_path / "shared.parquet"
     found = gate_table(str(tmp_path / "in.parquet"), quasi=["age"], rule="k-anonymity", k=10_000, out_shared=out)
     assert (found.decision.shared, found.unique) == (0, 0)
-    assert pl.read_parquet(out).shape == (0, 5)
+    assert list(found.indirect) == ["town"]
+    assert pl.read_parquet(out).shape == (0, 4)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path) -> None:

@@ -145,7 +145,7 @@ def test_raw_runs_say_how_many_rows_are_unique() -> None:
 def test_persons_are_counted_once() -> None:
     frame = table().with_columns(person=pl.lit("the same"))
     # One person, known to each of four sites; nobody is left to test on.
-    four = {"data": {"identifiers": ["person"], "test": 0}, "frame": frame}
+    four = {"data": {"identifiers": ["person"], "test": 0}, "sites": {"split": "sorted"}, "frame": frame}
     assert outcome(gate={"k": 5}, **four).received is None
     assert outcome(gate={"k": 2}, **four).received is not None
     assert outcome(gate={"k": 2, "overlap": 4}, **four).received is None

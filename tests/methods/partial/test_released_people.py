@@ -205,7 +205,8 @@ def assert_batches_hold(seen: list[tuple[int, str, list[str], np.ndarray]], k: i
 
 def test_nobody_is_sent_in_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = recorded_batches(monkeypatch)
-    layout = {"count": 3, "split": "iid", "arrive": "50%/1 rounds"}
+    # Patients have rows at several sites, so that some of a site's patients have none in the first half of the rows.
+    layout = {"count": 3, "split": "interval:dose", "arrive": "50%/1 rounds"}
     gate = {"count": "local", "k": 5}
     released(visits(200, 4), data={"quasi": ["age"], "identifiers": ["patient"]}, sites=layout, gate=gate)
     assert len({name for _, name, _, _ in seen}) == 2

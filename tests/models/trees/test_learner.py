@@ -195,6 +195,35 @@ def test_held_out_rows_of_two_plans_differ_by_no_single_row() -> None:
     assert min((held(high) != held(low)).sum() for low, high in pairwise(shares)) > 20
 
 
+def _of_persons() -> tuple[Encoder, Rows]:
+    """The same rows as before, nine of them about each of 100 persons."""
+    encoder, rows = _encoded("ill")
+    return encoder, replace(rows, person=pl.Series([f"p{number % 100}" for number in range(rows.count)]))
+
+
+def test_a_person_is_held_out_with_all_rows_or_none() -> None:
+    encoder, rows = _of_persons()
+    held = TreeLearner(encoder, replace(OPTIONS, holdout=0.3), SEED).rows_of(rows).held_out
+    of_person = held.reshape(9, 100)
+    assert (of_person == of_person[0]).all()
+    assert 0.15 < held.mean() < 0.45
+    # Without an identifier, a row goes by what it holds.
+    some = replace(rows, person=rows.person.set(pl.Series(np.arange(900) < 50), None))  # type: ignore[union-attr]
+    plain = TreeLearner(encoder, replace(OPTIONS, holdout=0.3), SEED).rows_of(replace(rows, person=None)).held_out
+    mixed = TreeLearner(encoder, replace(OPTIONS, holdout=0.3), SEED).rows_of(some).held_out
+    assert (mixed[:50] == plain[:50]).all()
+    assert (mixed[50:] == held[50:]).all()
+
+
+def test_whoever_holds_the_rows_of_a_person_the_forest_is_the_same() -> None:
+    encoder, rows = _of_persons()
+    pooled = _bytes(_learned(encoder, [rows]))
+    order = np.random.default_rng(3).permutation(rows.count)
+    for places in (np.split(order, [200, 650]), [np.arange(0, 900, 2), np.arange(1, 900, 2)]):
+        assert _bytes(_learned(encoder, [rows.take(part) for part in places])) == pooled
+    assert _bytes(_learned(encoder, [replace(rows, person=None)])) != pooled
+
+
 def test_held_out_rows_change_no_split() -> None:
     encoder, rows = _encoded("cost")
     learner = TreeLearner(encoder, OPTIONS, SEED)

@@ -28,6 +28,7 @@ from kohort.files import disk_errors, require_new
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, Missing, from_native, write_table
+from kohort.tables.prepared import missing_code_lines
 from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import indirect, suspected
 from kohort.tables.scanning import is_parquet, readable, scan_parquet
@@ -53,7 +54,8 @@ class GateTableResult:
         shared_columns: Columns of the shared file.
         unique: Shared rows that no other shared row equals in these columns.
         suspicions: Columns that look like identifiers, and so are not shared, and why.
-        notes: How the file was read.
+        indirect: Columns that tell a place or a date and that nobody named, and so are not shared, and why.
+        notes: How the file was read, and numbers that seem to mean a missing value.
     """
 
     decision: GateDecision
@@ -61,6 +63,7 @@ class GateTableResult:
     shared_columns: tuple[str, ...]
     unique: int
     suspicions: Mapping[str, str] = field(default_factory=dict)
+    indirect: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -88,10 +91,10 @@ def gate_table(
         sensitive: Name of the sensitive column.
         identifier: Name of the column that says who a row is about.
         missing: "category" (null is a value) or "drop" (only complete rows).
-        shared_columns: Columns to share; without them, all but identifiers, `hidden` ones and those that look like
-            identifiers.
+        shared_columns: Columns to share; without them, all but identifiers, `hidden` ones, those that look like
+            identifiers, and places and dates that nobody named.
         hidden: Further columns that are not shared: identifiers and dropped ones.
-        keep: Columns that are shared although they look like identifiers.
+        keep: Columns that are shared although they look like identifiers, or tell a place or a date.
         reading: What is declared about a file.
         out_shared: File for the rows that pass.
         out_kept: File for the rows that do not.
@@ -116,8 +119,8 @@ def gate_table(
         named = {*quasi, *hidden, *keep, *shared_columns, *(one for one in (sensitive, identifier) if one is not None)}
         sample = _sample(table, names)
         suspicions = {} if shared_columns else suspected(sample, declared=named)
-        exact = {} if shared_columns else indirect(sample, declared={*named, *suspicions})
-        shared = _shared_columns(names, shared_columns, {identifier, *hidden, *suspicions})
+        known = {} if shared_columns else indirect(sample, declared={*named, *suspicions})
+        shared = _shared_columns(names, shared_columns, {identifier, *hidden, *suspicions, *known})
         looked_at = [*quasi, *(name for name in (sensitive, identifier) if name is not None)]
         _require(looked_at, names)
         complete = _complete_rows(table) if missing == "drop" else None
@@ -130,7 +133,8 @@ def gate_table(
             shared_columns=shared,
             unique=_count_unique(table.select(shared), passes),
             suspicions=suspicions,
-            notes=(*opened.notes, *_exact_notes(exact)),
+            indirect=known,
+            notes=(*opened.notes, *missing_code_lines(table, [*quasi, *shared], known=opened.known)),
         )
         if out_shared is not None:
             _write(opened, shared, passes, out_shared, force=force)
@@ -204,22 +208,25 @@ class _Opened:
     texts: pl.DataFrame | None = None
     typed: pl.DataFrame | None = None
     notes: tuple[str, ...] = ()
+    known: bool = False
+    """Whether it is a named dataset, whose columns are described already."""
 
 
 def _sample(table: pl.LazyFrame, names: Sequence[str]) -> pl.DataFrame:
     return table.select(names).head(SAMPLE_ROWS).collect()
 
 
-def _exact_notes(exact: Mapping[str, str]) -> list[str]:
-    how = "name it in --quasi, leave it out with --drop, or say with --keep that it may leave"
-    return [f"column {name!r} {why} and is shared as it is: {how}" for name, why in exact.items()]
-
-
 def _open(source: str, reading: ReadingOptions | None) -> _Opened:
-    if not is_parquet(source):
+    if not is_parquet(source) or (reading is not None and reading.null_values):  # which are looked for as a whole
         found = open_table(source, reading)
         frame = found.frame if found.texts is None else found.frame.with_row_index(ROW)
-        return _Opened(table=frame.lazy(), texts=found.texts, typed=found.frame, notes=found.reading)
+        return _Opened(
+            table=frame.lazy(),
+            texts=found.texts,
+            typed=found.frame,
+            notes=found.reading,
+            known=found.default_role is not None,
+        )
     return _Opened(table=scan_parquet(source))
 
 

@@ -34,6 +34,7 @@ from kohort.protocol.wire import Payload
 from kohort.rounds.counting import KeyCounts
 from kohort.tables.blocks import CategoryBlock
 from kohort.tables.encoder import Encoder
+from kohort.tables.persons import shared_draws
 
 __all__ = ["CELLS", "COUNT", "agree_on_cells", "cells_at", "cells_blocks", "needs_cells", "rows_at"]
 
@@ -160,6 +161,9 @@ def _counts(site: Site) -> KeyCounts:
 def folds_at(site: Site, folds: int) -> NDArray[np.int64]:
     """The fold of each of the site's rows: one partition per data version, whichever rows take part later.
 
+    Rows of a person are in one fold, at all sites, by a hash of the identifier alone; other rows by their place and a
+    key of the site.
+
     Args:
         site: The site, which has enrolled.
         folds: How many folds are opened.
@@ -167,7 +171,12 @@ def folds_at(site: Site, folds: int) -> NDArray[np.int64]:
     Returns:
         A fold per row; all zero where there is one.
     """
-    return fold_of(rows_at(site).count, folds=folds, key=site.row_key)
+    rows = rows_at(site)
+    dealt = fold_of(rows.count, folds=folds, key=site.row_key)
+    if rows.person is None or folds == 1:
+        return dealt
+    of_person, named = shared_draws(rows.person, "folds of a one-shot fit")
+    return np.where(named, (of_person % np.uint64(folds)).astype(np.int64), dealt)
 
 
 def in_folds(keys: list[bytes], folds: int) -> list[bytes]:

@@ -83,11 +83,7 @@ def rows_taking_part(site: Site) -> Rows:
         ConfigError: The budget protects persons and no identifier is declared.
     """
     every, chosen = rows_at(site), _chosen_rows(site)
-    return every if chosen is None else _selected(every, chosen)
-
-
-def _selected(rows: Rows, chosen: NDArray[np.bool_]) -> Rows:
-    return Rows(np.ascontiguousarray(rows.x[chosen]), np.ascontiguousarray(rows.y[chosen]))
+    return every if chosen is None else every.take(chosen)
 
 
 def _parts_of_rows(site: Site) -> list[Rows]:
@@ -97,7 +93,7 @@ def _parts_of_rows(site: Site) -> list[Rows]:
         return [rows_taking_part(site)]
     every, chosen, dealt = rows_at(site), _chosen_rows(site), folds_at(site, folds)
     here = np.ones(every.count, dtype=bool) if chosen is None else chosen
-    return [_selected(every, here & (dealt == fold)) for fold in range(folds)]
+    return [every.take(here & (dealt == fold)) for fold in range(folds)]
 
 
 def _chosen_rows(site: Site) -> NDArray[np.bool_] | None:

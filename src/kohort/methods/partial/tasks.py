@@ -15,7 +15,7 @@ from kohort.errors import RefusedError
 from kohort.methods.learners import learner_of
 from kohort.methods.partial.config import Gate, classes_claim, config_of, person_column, threshold_of
 from kohort.methods.partial.release import generalise_batch, sets_as_text
-from kohort.models.rows import Rows, encode_rows, first_rows
+from kohort.models.rows import Rows, encode_rows, person_of_rows
 from kohort.privacy.guarantee import Guarantee, Public, Raw
 from kohort.privacy.releases import units_of
 from kohort.protocol.site import Site
@@ -200,7 +200,7 @@ def _share(site: Site, request: Request) -> Release:
         # is one that sites can check.
         sent = encode_rows(encoder, shared, generalised=gate.released == "generalised")
         whole = pl.concat([kept, frame.filter(pl.Series(mask))], how="vertical_relaxed")
-        site.training_rows = _joined(site.training_rows, sent, first_rows(schema, whole))
+        site.training_rows = _joined(site.training_rows, sent, person_of_rows(schema, whole))
     columns = (*schema.inputs, str(schema.target))
     leaving = (frame.head(0) if shared is None else shared).select(columns)
     # In the order of the site's table, rows of one person would stand together.
@@ -211,12 +211,12 @@ def _share(site: Site, request: Request) -> Release:
     return Release(payload=payload, guarantee=guarantee, rows=int(mask.sum()), sent=leaves)
 
 
-def _joined(kept: Rows | None, sent: Rows, persons: NDArray[np.bool_] | None) -> Rows:
+def _joined(kept: Rows | None, sent: Rows, person: pl.Series | None) -> Rows:
     """The rows that a learner reads: those that were kept, and those that were sent."""
     if kept is None:
-        return replace(sent, persons=persons)
+        return replace(sent, person=person)
     weight = None if kept.weight is None or sent.weight is None else np.concatenate([kept.weight, sent.weight])
-    return Rows(np.concatenate([kept.x, sent.x]), np.concatenate([kept.y, sent.y]), weight, persons=persons)
+    return Rows(np.concatenate([kept.x, sent.x]), np.concatenate([kept.y, sent.y]), weight, person=person)
 
 
 def _sent_before(site: Site, shipped: NDArray[np.bool_]) -> NDArray[np.bool_]:

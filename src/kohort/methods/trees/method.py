@@ -12,7 +12,8 @@ Guarantee: SecureSum over at least three sites; Aggregate without a secure sum.
 Sharp edges: the totals are not cell-safe. Deep nodes have bins of few persons, and the hub sees their counts and
 gradients; a policy with `min_sum_cell` above 1 refuses the plan unless `min_cell` withholds small cells. Then sites
 count cells in totals that they alone read, and join small ones; totals of different trees still overlap. Held-out rows
-are chosen by a hash of the row's content: equal rows are held out together. Leaves count rows, not persons.
+are chosen by a hash of the person's identifier or, where none is declared, of the row's content: rows of one person, or
+equal rows, are held out together. Leaves count rows, not persons.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from kohort.models.trees.kernel import hashes, losses, route, slopes
 from kohort.models.trees.options import SCALE, TreeOptions
 from kohort.models.trees.soft import SoftCells, soft_cells
 from kohort.tables.encoder import Encoder
+from kohort.tables.persons import shared_draws
 
 __all__ = ["TreeLearner", "TreeRows"]
 
@@ -34,7 +35,7 @@ _STAGES: tuple[Stage, ...] = ("bins", "grow", "judge", "done")
 
 
 _HELD_OUT = np.frombuffer(hashlib.blake2b(b"held out", digest_size=8).digest(), dtype="<u8")[0]
-"""The same in every run: which rows are held out follows from what they hold, and is one partition of a table."""
+"""The same in every run: rows without a person are held out by what they hold, which is one partition of a table."""
 
 
 @dataclass
@@ -285,14 +286,18 @@ class TreeLearner:
     # What a site adds
 
     def rows_of(self, rows: Rows) -> TreeRows:
-        """A site's rows, ready to contribute."""
+        """A site's rows, ready to contribute. Rows of a person are held out together."""
         words = np.ascontiguousarray(np.concatenate([rows.x, rows.y[:, None]], axis=1))
         held = np.empty(len(words), dtype=np.uint64)
         hashes(words.view(np.uint32 if words.dtype == np.float32 else np.uint64).astype(np.uint64), _HELD_OUT, held)
         weight = np.ones(rows.count) if rows.weight is None else rows.weight.astype(np.float64)
         below = np.uint64(int(self.options.holdout * 2.0**63)) << np.uint64(1)
+        aside = held
+        if rows.person is not None:
+            of_person, named = shared_draws(rows.person, "held out of forests")
+            aside = np.where(named, of_person, held)
         soft = soft_cells(self.columns, rows, held) if self.options.soft else ()
-        return TreeRows(y=rows.y.astype(np.float64), weight=weight, held_out=held < below, soft=soft)
+        return TreeRows(y=rows.y.astype(np.float64), weight=weight, held_out=aside < below, soft=soft)
 
     def contribution(self, rows: Rows, part: TreeRows) -> Integers:
         """What a site adds to the next total.

@@ -34,6 +34,7 @@ from kohort.crypto.sums.checked import (
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import MIN_SITES, Integers, SumContext, find_scheme
 from kohort.errors import IntegrityError, RefusedError, SiteError
+from kohort.models.rows import Rows
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Public
 from kohort.protocol.hub import Ask, Hub, Replies, RoundEnd
@@ -242,10 +243,7 @@ class CheckedTraining:
         """What the site adds to a total, with its noise, and the rows behind it."""
         learner.check()
         state, rows = site.state(LearnerState), rows_of(site, site.plan.phase(0))
-        persons = rows.persons
-        if persons is None and site.schema.identifiers:
-            persons = state.memory.get(_FirstRows, lambda: _first_rows(site, rows.count)).mask
-        state.memory.persons = persons
+        state.memory.persons = state.memory.get(_FirstRows, lambda: _first_rows(rows)).mask
         numbers = learner.contribution(rows, state.memory)
         if numbers.shape != (learner.length,) or numbers.dtype != np.int64:
             raise SiteError(f"a learner of {self.name!r} gives other numbers than it announced")
@@ -434,14 +432,13 @@ class CheckedTraining:
 
 
 class _FirstRows(NamedTuple):
-    """The first row of each person; None where the site trains on other rows than its table has."""
+    """The first row of each person; None where persons are not told apart."""
 
     mask: NDArray[np.bool_] | None
 
 
-def _first_rows(site: Site, count: int) -> _FirstRows:
-    mask = site.table.rows()[site.schema.identifiers[0]].is_first_distinct().to_numpy()
-    return _FirstRows(mask if len(mask) == count else None)
+def _first_rows(rows: Rows) -> _FirstRows:
+    return _FirstRows(None if rows.person is None else rows.person.is_first_distinct().to_numpy())
 
 
 def _parts(values: NDArray[Any], sizes: NDArray[Any]) -> list[NDArray[Any]]:

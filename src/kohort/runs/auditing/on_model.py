@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.errors import KohortError
 from kohort.evaluate.attacks.finding import Finding, not_attacked
@@ -14,10 +15,11 @@ from kohort.evaluate.attacks.membership import MOST_ROWS, loss_threshold, member
 from kohort.evaluate.attacks.shadow import evidence, halves, likelihood_ratios
 from kohort.models.base import Model
 from kohort.models.cluster_names import NoCommonModel
-from kohort.models.rows import encode_test_rows
+from kohort.models.rows import Rows, encode_test_rows
 from kohort.runs.auditing.replay import Replay
 from kohort.runs.auditing.shadows import shadows_of
 from kohort.runs.simulation import Population
+from kohort.tables.persons import persons_of
 
 __all__ = ["NO_TEST_ROWS", "loss_threshold_of", "membership_findings"]
 
@@ -75,6 +77,14 @@ def _known_rows(model: Model, population: Population) -> tuple[pl.DataFrame, pl.
     return inside, outside
 
 
+def _seen(rows: Rows, shadows: int, seed: int) -> NDArray[np.bool_]:
+    """Which shadow model sees which row, [models, rows]; it sees all rows of a person or none."""
+    persons = None if rows.person is None else persons_of(rows.person)
+    if persons is None:
+        return halves(rows.count, shadows, seed=seed)
+    return halves(int(persons.max()) + 1, shadows, seed=seed)[:, persons]
+
+
 def _by_shadows(replay: Replay, shadows: int) -> Finding:
     model = replay.outcome.model
     why = _unattackable(model, replay.population)
@@ -84,7 +94,7 @@ def _by_shadows(replay: Replay, shadows: int) -> Finding:
     random = np.random.default_rng(replay.seed)
     inside, outside = (drawn(part, maker.rows, random) for part in _known_rows(model, replay.population))
     rows = encode_test_rows(model.encoder, pl.concat([inside, outside], how="vertical_relaxed"))
-    seen = halves(rows.count, shadows, seed=replay.seed)
+    seen = _seen(rows, shadows, replay.seed)
     try:
         scores = np.array([evidence(one, rows) for one in maker.make(rows, seen)])
     except KohortError as error:  # rules for few rows hold for shadow models, too

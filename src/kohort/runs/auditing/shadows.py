@@ -126,7 +126,7 @@ def _learned(replay: Replay, training: CheckedTraining, rows: Rows, seen: Bools)
     """Additive models and forests, by the learner of the run and with its public seed."""
     setting, rounds = setting_of(replay, training)
     for own in seen:
-        model = learn_pooled(training.start, setting, [_part(rows, own)], rounds).model
+        model = learn_pooled(training.start, setting, [rows.take(own)], rounds).model
         if model is not None:
             yield model
 
@@ -170,8 +170,3 @@ def _trained(replay: Replay, model: NetworkModel, rows: Rows, seen: Bools) -> It
     network: Any = model.network
     for weights in train_shadows(network, rows, seen, training=training, seed=replay.seed):
         yield replace(model, weights=weights)
-
-
-def _part(rows: Rows, chosen: Bools) -> Rows:
-    weight = None if rows.weight is None else np.ascontiguousarray(rows.weight[chosen])
-    return Rows(np.ascontiguousarray(rows.x[chosen]), np.ascontiguousarray(rows.y[chosen]), weight)

@@ -23,7 +23,7 @@ from kohort.studies.anonymised.release import release, whole_release
 from kohort.studies.anonymised.tables import PRINTED, VARIANTS, AnonymisedSession, Case, Variant, extra_variants
 from kohort.studies.harness.found import Found
 from kohort.studies.harness.parallel import in_parallel
-from kohort.tables.splits import hold_out
+from kohort.tables.persons import hold_out
 
 __all__ = ["NOT_ANONYMISED", "PROTOCOLS", "UNSCALED", "UNSCALED_KEYS", "Scores", "jobs_of", "score_case"]
 

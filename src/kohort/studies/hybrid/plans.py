@@ -143,7 +143,7 @@ INCOME = Case(
     data={
         "target": "PINCP_GT_50K",
         "features": ["AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P"],
-        "identifiers": ["ST"],  # kept to form clusters, not learned from
+        "drop": ["ST"],  # forms clusters, and is not learned from
         "kinds": {"PINCP_GT_50K": "category"},
     },
     clusters="column:ST", sites=5, alpha=5.0,

@@ -14,7 +14,7 @@ from kohort.rng import Streams
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.oneshot.paper import ACCURACY, BASELINES
 from kohort.studies.oneshot.plans import OneshotSession, Table, oneshot_plan
-from kohort.tables.splits import hold_out
+from kohort.tables.persons import hold_out
 
 __all__ = ["baselines"]
 

@@ -21,6 +21,7 @@ from kohort.runs.config import Plan
 from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import Population, populate
 from kohort.studies.harness.runs import Change, RunSummary, SharedRows, Tables, declared, has_budget
+from kohort.tables.persons import persons_of
 
 __all__ = ["AS_TRAINED", "best_threshold", "cut_at", "fold_aside", "run_with_thresholds"]
 
@@ -32,7 +33,7 @@ R = TypeVar("R", bound=RunSummary)
 
 
 def fold_aside(whole: Population, seed: int) -> tuple[Population, pl.DataFrame]:
-    """The sites without a fifth of their rows, and those rows.
+    """The sites without a fifth of their rows, and those rows; rows of a person stay together.
 
     Args:
         whole: The sites of a seed.
@@ -44,6 +45,9 @@ def fold_aside(whole: Population, seed: int) -> tuple[Population, pl.DataFrame]:
     generator = Streams.seeded(seed).generator("study", "folds")
     sizes = np.diff(whole.starts)
     fold = np.concatenate([generator.permutation(int(size)) % FOLDS for size in sizes])
+    if whole.schema.identifiers:
+        persons = persons_of(whole.frame[whole.schema.identifiers[0]])
+        fold = fold if persons is None else fold[np.unique(persons, return_index=True)[1]][persons]
     aside = fold == seed % FOLDS
     left = np.add.reduceat(~aside, whole.starts[:-1])
     starts = np.concatenate([[0], np.cumsum(left)]).astype(np.int64)

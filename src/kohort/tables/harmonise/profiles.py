@@ -12,7 +12,7 @@ one person can tip a count over the minimum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, get_args
 
@@ -30,6 +30,7 @@ __all__ = [
     "ColumnProfile",
     "TableProfile",
     "is_size_class",
+    "missing_code_notes",
     "missing_codes",
     "profile_table",
     "size_class",
@@ -152,6 +153,29 @@ def missing_codes(column: pl.Series, *, least: int = 10) -> tuple[int, ...]:
         return ()
     numbers, _ = _sample(column, None)
     return tuple(int(code) for code in MISSING_CODES if _is_code(numbers, None, code, least))
+
+
+def missing_code_notes(frames: Iterable[pl.DataFrame], columns: Sequence[str], *, how: str) -> list[str]:
+    """A sentence on every column with numbers that seem to stand for missing values, such as -999.
+
+    Args:
+        frames: The tables of the sites, or one.
+        columns: The columns to look at; a table may lack some.
+        how: How such a number is declared: `{name}` and `{codes}` stand for the column and its numbers.
+
+    Returns:
+        The sentences, by column. They name numbers of a fixed list alone.
+    """
+    found: dict[str, set[int]] = {}
+    for frame in frames:
+        for name in columns:
+            found.setdefault(name, set()).update(missing_codes(frame[name]) if name in frame.columns else ())
+    return [
+        f"column {name!r} holds {' and '.join(map(str, sorted(codes)))}, far from its other numbers: "
+        + how.format(name=name, codes=",".join(f"{name}={code}" for code in sorted(codes)))
+        for name, codes in found.items()
+        if codes
+    ]
 
 
 def size_class(count: int) -> str:
