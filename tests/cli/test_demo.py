@@ -34,7 +34,7 @@ def test_the_demo_runs_every_method_and_shows_the_one_that_is_refused(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     out = tmp_path / "demo"
-    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1")
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "1")
     assert code == 0, said
     assert "did not finish: 10 of 10 sites refuse the plan" in shown
     result = json.loads((out / "report.json").read_text())
@@ -63,7 +63,7 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(
     two = {name: registry.methods()[name] for name in ("fedavg", "silo")}
     monkeypatch.setattr("kohort.runs.demo.methods", lambda: two)
     out = tmp_path / "demo"
-    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1")
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "1")
     assert code == 0, said
     assert all(word in shown for word in ("fedavg", "accuracy", "F1", "AUC", "epsilon", "attack"))
     page = (out / "report.html").read_text()
@@ -72,7 +72,7 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(
     *_, first, second = said.strip().splitlines()
     assert str(out / "report.html") in first
     assert "kohort ledger show" in second
-    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--json")
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "1", "--json")
     assert code == 0, said
     result = json.loads(shown)
     assert result["report"] == str(out / "report.html")
@@ -110,7 +110,7 @@ def test_when_no_method_finishes_the_demo_fails(
 ) -> None:
     alone = {boastful: registry.methods()[boastful]}
     monkeypatch.setattr("kohort.runs.demo.methods", lambda: alone)
-    code, _, said = kohort_here("demo", "--out", tmp_path / "demo", "--rounds", "1")
+    code, _, said = kohort_here("demo", "--out", tmp_path / "demo", "--rounds", "1", "--jobs", "1")
     assert code == 4
     assert "refuse the plan" in said
     assert "No run finished" in (tmp_path / "demo" / "report.html").read_text()
