@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from kohort.crypto.suites import expand, extract
+from kohort.crypto.sums.mask_streams import keystream
 from kohort.crypto.sums.modular import P61, multiply, total
 from kohort.crypto.sums.scheme import Integers
 from kohort.errors import IntegrityError
@@ -156,6 +156,5 @@ def stream(key: bytes, count: int) -> Integers:
     Returns:
         The numbers.
     """
-    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    words = np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8")
-    return (words % np.uint64(P61)).astype(np.uint64)
+    words = np.frombuffer(keystream(key).update(bytes(8 * count)), dtype="<u8")
+    return (words % np.uint64(P61)).astype(np.uint64, copy=False)
