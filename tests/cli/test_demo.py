@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, ResourceError
 from kohort.methods import registry
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import KAnonymous
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.runs.demo import MARK, demo_plan, prepare_folder
+from kohort.runs.demo import MARK, _waited, demo_plan, prepare_folder
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -63,7 +66,7 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(
     two = {name: registry.methods()[name] for name in ("fedavg", "silo")}
     monkeypatch.setattr("kohort.runs.demo.methods", lambda: two)
     out = tmp_path / "demo"
-    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "1")
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "2")
     assert code == 0, said
     assert all(word in shown for word in ("fedavg", "accuracy", "F1", "AUC", "epsilon", "attack"))
     page = (out / "report.html").read_text()
@@ -72,11 +75,32 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(
     *_, first, second = said.strip().splitlines()
     assert str(out / "report.html") in first
     assert "kohort ledger show" in second
+    rounds = [line.partition(":")[0] for line in said.splitlines() if ": round " in line]
+    assert [title.partition(" ")[2] for title in rounds] == ["fedavg", "silo"]
+    side_by_side = _written(out)
     code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "1", "--json")
     assert code == 0, said
     result = json.loads(shown)
     assert result["report"] == str(out / "report.html")
     assert result["runs"] == json.loads((out / "report.json").read_text())["runs"]
+    assert _written(out) == side_by_side
+
+
+def _written(out: Path) -> dict[str, bytes]:
+    """Models and ledgers: what does not depend on the clock."""
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for method in ("fedavg", "silo")
+        for path in (out / method).glob("*/*")
+        if path.name in {"ledger.jsonl", "receipts.jsonl", "model.safetensors"}
+    }
+
+
+def test_a_process_that_was_ended_is_an_error_with_a_next_step() -> None:
+    future: Future[Any] = Future()
+    future.set_exception(BrokenProcessPool())
+    with pytest.raises(ResourceError, match="--jobs 1"):
+        _waited(future, lambda _: None)
 
 
 def test_a_folder_that_is_not_a_demo_s_is_kept(tmp_path: Path, kohort_here: Call) -> None:

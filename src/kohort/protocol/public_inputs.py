@@ -48,6 +48,5 @@ class PublicInputs(TaskState):
         for kind, parts in ((b"task", self.digests), (b"own", own)):
             for name, data in sorted(parts.items()):
                 for part in (kind, name.encode(), data):
-                    digest.update(len(part).to_bytes(8, "little"))
-                    digest.update(part)
+                    digest.update(len(part).to_bytes(8, "little") + part)
         return digest.digest()

@@ -177,9 +177,7 @@ def _begun(wanted: Sequence[_Job], jobs: int) -> Iterator[list[Callable[[Watch],
         try:
             yield [partial(_waited, future) for future in begun]
         except BaseException:
-            for future in begun:
-                future.cancel()
-            for process in active_children():
+            for process in active_children():  # the runs that have not begun end with them
                 process.terminate()
             raise
 
