@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from kohort.crypto.sums.modular import RunningSum, residues, subtract
 from kohort.crypto.sums.scheme import Integers
 
-__all__ = ["draw_residues", "keystream", "masked"]
+__all__ = ["draw_residues", "masked"]
 
 _COUNTER = modes.CTR(bytes(16))
 _BLOCK = 8192
@@ -27,7 +27,7 @@ def masked(vector: Integers, plus: Iterable[bytes], minus: Iterable[bytes], modu
 
     A mask is AES-256 in counter mode under its key, which is used for nothing else, read as pseudo-random residues.
     """
-    adding, taking = ([keystream(key) for key in keys] for keys in (plus, minus))
+    adding, taking = ([_keystream(key) for key in keys] for keys in (plus, minus))
     out = np.empty(len(vector), dtype=np.uint64)
     room = bytearray(8 * min(_BLOCK, len(vector)) + 16)  # the cipher wants up to a block more than it writes
     written = np.frombuffer(room, dtype="<u8")
@@ -54,16 +54,8 @@ def draw_residues(key: bytes, count: int) -> Integers:
     Returns:
         The residues.
     """
-    return residues(np.frombuffer(keystream(key).update(bytes(8 * count)), dtype="<u8"))
+    return residues(np.frombuffer(_keystream(key).update(bytes(8 * count)), dtype="<u8"))
 
 
-def keystream(key: bytes) -> CipherContext:
-    """AES-256 in counter mode, from 0 on.
-
-    Args:
-        key: 32 bytes that are used for nothing else.
-
-    Returns:
-        What encrypts zeros to the stream.
-    """
+def _keystream(key: bytes) -> CipherContext:
     return Cipher(algorithms.AES256(key), _COUNTER).encryptor()
