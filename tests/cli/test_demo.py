@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, ResourceError
 from kohort.methods import registry
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import KAnonymous
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.runs.demo import MARK, demo_plan, prepare_folder
+from kohort.runs.demo import MARK, _waited, demo_plan, prepare_folder
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -34,7 +37,7 @@ def test_the_demo_runs_every_method_and_shows_the_one_that_is_refused(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     out = tmp_path / "demo"
-    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1")
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "1")
     assert code == 0, said
     assert "did not finish: 10 of 10 sites refuse the plan" in shown
     result = json.loads((out / "report.json").read_text())
@@ -63,7 +66,7 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(
     two = {name: registry.methods()[name] for name in ("fedavg", "silo")}
     monkeypatch.setattr("kohort.runs.demo.methods", lambda: two)
     out = tmp_path / "demo"
-    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1")
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "2")
     assert code == 0, said
     assert all(word in shown for word in ("fedavg", "accuracy", "F1", "AUC", "epsilon", "attack"))
     page = (out / "report.html").read_text()
@@ -72,11 +75,32 @@ def test_the_demo_ends_with_a_table_and_what_to_look_at(
     *_, first, second = said.strip().splitlines()
     assert str(out / "report.html") in first
     assert "kohort ledger show" in second
-    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--json")
+    rounds = [line.partition(":")[0] for line in said.splitlines() if ": round " in line]
+    assert [title.partition(" ")[2] for title in rounds] == ["fedavg", "silo"]
+    side_by_side = _written(out)
+    code, shown, said = kohort_here("demo", "--out", out, "--rounds", "1", "--jobs", "1", "--json")
     assert code == 0, said
     result = json.loads(shown)
     assert result["report"] == str(out / "report.html")
     assert result["runs"] == json.loads((out / "report.json").read_text())["runs"]
+    assert _written(out) == side_by_side
+
+
+def _written(out: Path) -> dict[str, bytes]:
+    """Models and ledgers: what does not depend on the clock."""
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for method in ("fedavg", "silo")
+        for path in (out / method).glob("*/*")
+        if path.name in {"ledger.jsonl", "receipts.jsonl", "model.safetensors"}
+    }
+
+
+def test_a_process_that_was_ended_is_an_error_with_a_next_step() -> None:
+    future: Future[Any] = Future()
+    future.set_exception(BrokenProcessPool())
+    with pytest.raises(ResourceError, match="--jobs 1"):
+        _waited(future, lambda _: None)
 
 
 def test_a_folder_that_is_not_a_demo_s_is_kept(tmp_path: Path, kohort_here: Call) -> None:
@@ -110,7 +134,7 @@ def test_when_no_method_finishes_the_demo_fails(
 ) -> None:
     alone = {boastful: registry.methods()[boastful]}
     monkeypatch.setattr("kohort.runs.demo.methods", lambda: alone)
-    code, _, said = kohort_here("demo", "--out", tmp_path / "demo", "--rounds", "1")
+    code, _, said = kohort_here("demo", "--out", tmp_path / "demo", "--rounds", "1", "--jobs", "1")
     assert code == 4
     assert "refuse the plan" in said
     assert "No run finished" in (tmp_path / "demo" / "report.html").read_text()

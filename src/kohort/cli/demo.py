@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -30,6 +31,9 @@ def demo(
         "out/demo"
     ),
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training for each method.")] = 60,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time, each in a process of its own. Default: one per core.")
+    ] = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -44,7 +48,8 @@ def demo(
     prepare_folder(out, force=force)
     if not json:
         say("Ten sites, one age interval each. The first run on a machine compiles the training kernel (some seconds)")
-    runs = run_demo(out, rounds=rounds, date=today(), watching=_bars(quiet=json))
+    at_a_time = jobs or os.cpu_count() or 1
+    runs = run_demo(out, rounds=rounds, date=today(), jobs=at_a_time, watching=_bars(quiet=json))
     if json:
         emit({"out": str(out), "report": str(out / "report.html"), "runs": runs})
         return

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError
+from kohort.errors import DataError
 from kohort.evaluate.intervals import BLOCKS, Blocks, Floats, Resampling, intervals_of
 from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_test_rows
@@ -22,11 +22,11 @@ from kohort.rng import Streams
 from kohort.tables.persons import persons_of
 
 __all__ = [
+    "accuracy_and_loss",
     "accuracy_of",
     "area_under_curve",
     "classification",
     "evaluate_model",
-    "loss_of",
     "pair_shares",
     "regression",
 ]
@@ -37,22 +37,34 @@ LEAST_BLOCKS = 200
 
 def accuracy_of(model: Model, rows: Rows) -> float:
     """Share of right classes, or R2 for a number: the one figure shown while a run is under way."""
-    found = model.codes(rows.x)
+    return _accuracy(model, rows, model.codes(rows.x))
+
+
+def accuracy_and_loss(model: Model, rows: Rows) -> tuple[float, float | None]:
+    """What is noted after every round.
+
+    Args:
+        model: The model of the round.
+        rows: Encoded test rows.
+
+    Returns:
+        As `accuracy_of`; and the mean log loss of classes, or the mean squared error of a number, None without
+        probabilities.
+    """
+    found, shares = model.judged(rows.x)
+    accuracy = _accuracy(model, rows, found)
+    if model.task == "regression":
+        return accuracy, float(np.mean(np.square(_own_scale(model, rows.y) - found)))
+    if shares is None:
+        return accuracy, None
+    right = shares[np.arange(len(shares)), rows.y.astype(np.int64)].astype(np.float64)
+    return accuracy, float(-np.mean(np.log(np.clip(right, 1e-15, 1.0))))
+
+
+def _accuracy(model: Model, rows: Rows, found: NDArray[Any]) -> float:
     if model.task == "classification":
         return float(np.mean(found == rows.y))
     return float(regression(_own_scale(model, rows.y), found)["r2"])
-
-
-def loss_of(model: Model, rows: Rows) -> float | None:
-    """The mean log loss of classes, or the mean squared error of a number; None without probabilities."""
-    if model.task == "regression":
-        return float(np.mean(np.square(_own_scale(model, rows.y) - model.codes(rows.x))))
-    try:
-        shares = model.probabilities(rows.x)
-    except ConfigError:
-        return None
-    right = shares[np.arange(len(shares)), rows.y.astype(np.int64)].astype(np.float64)
-    return float(-np.mean(np.log(np.clip(right, 1e-15, 1.0))))
 
 
 def evaluate_model(
@@ -71,11 +83,12 @@ def evaluate_model(
     resampling has a `seed` of its own: a model is always judged the same.
     """
     rows = encode_test_rows(model.encoder, frame)
-    found = model.codes(rows.x)
+    found, ranked = model.judged(rows.x)
     streams = Streams.seeded(seed)
     is_classifier = model.task == "classification"
     truth = rows.y.astype(np.int64) if is_classifier else _own_scale(model, rows.y)
-    ranked = model.ranking(rows.x) if is_classifier else None
+    if is_classifier and ranked is None:
+        ranked = model.ranking(rows.x)
     persons = None if rows.person is None else persons_of(rows.person)
 
     def measure(chosen: Any, resamples: int, *group: str, blocks: int = BLOCKS) -> dict[str, Any]:

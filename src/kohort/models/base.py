@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import DataError
+from kohort.errors import ConfigError, DataError
 from kohort.models.options import FloatArray
 from kohort.models.rows import encode_test_rows, target_range
 from kohort.rng import Streams
@@ -114,6 +114,21 @@ class Model(ABC):
         Raises:
             ConfigError: it has none, because it predicts numbers or only ranks rows.
         """
+
+    def judged(self, x: FloatArray) -> tuple[NDArray[Any], FloatArray | None]:
+        """What encoded rows are predicted as, and with which probabilities. Kinds that can do both at once do.
+
+        Args:
+            x: inputs [rows, encoder.width], as the encoder makes them.
+
+        Returns:
+            As `codes` and `probabilities` give them; None for probabilities that it does not have.
+        """
+        found = self.codes(x)
+        try:
+            return found, self.probabilities(x)
+        except ConfigError:
+            return found, None
 
     def ranking(self, x: FloatArray) -> FloatArray:
         """[rows, classes] scores that rank encoded rows for each class: probabilities where there are any."""

@@ -81,14 +81,15 @@ def door(
         ResourceError: The ledger could not be written; nothing may leave then.
     """
     refusals: list[str | None] = []
-    consents = unasked or [0] * len(sites)
-    for site, payload, guarantee, count, refused in zip(sites, payloads, guarantees, rows, consents, strict=True):
+    disagreed = [_no_consent(refused) for refused in unasked] or [None] * len(sites)
+    for site, payload, guarantee, count, refused in zip(sites, payloads, guarantees, rows, disagreed, strict=True):
+        is_dp = isinstance(guarantee, DP)
         # The same bytes for the same request (a resumed run) may leave again: their privacy cost is already charged.
-        if isinstance(guarantee, DP) and ledger.has_answered(site.chain, ledger_context, payload):
+        if is_dp and ledger.has_answered(site.chain, ledger_context, payload):
             refusals.append(None)
             continue
-        reason = _no_consent(refused) or _objection(site, guarantee, count, ledger_context, step, metrics)
-        if reason is None and isinstance(guarantee, DP):
+        reason = refused or _objection(site, guarantee, count, ledger_context, step, metrics)
+        if is_dp and reason is None:
             where = ledger_context
             site.chain.budget.charge(guarantee, to=where.to, what=where.what, round=where.round)
         refusals.append(reason)

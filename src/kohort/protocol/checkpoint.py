@@ -23,8 +23,10 @@ from kohort.protocol.wire import Payload, decode, encode
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
-FORMAT = 3
-"""Raised whenever what a checkpoint holds changes its form; version 1 had none, and 2 held weights beside the state."""
+FORMAT = 4
+"""Raised whenever what a checkpoint holds changes its form; version 1 had none, 2 held weights beside the state, and 3
+held what all sites share once per site, which is still read."""
+_READ = frozenset({3, FORMAT})
 SiteState = Mapping[str, Mapping[str, NDArray[Any]]]
 
 
@@ -87,7 +89,11 @@ def _to_payload(checkpoint: Checkpoint) -> Payload:
         for name in kept:
             owners.setdefault(name, []).append(site)
     for name, sites in owners.items():
-        arrays[f"site/{name}"] = np.stack([checkpoint.sites[site][name] for site in sites])
+        held = [checkpoint.sites[site][name] for site in sites]
+        if all(array is held[0] for array in held):  # what follows from the same totals: sites of a process share it
+            arrays[f"sites/{name}"] = held[0]
+        else:
+            arrays[f"site/{name}"] = np.stack(held)
     facts = {
         "round": checkpoint.round,
         "format": FORMAT,
@@ -105,14 +111,16 @@ def _read(path: Path) -> Checkpoint:
         raise IntegrityError(f"{path.name} is damaged")
     payload = decode(content)
     facts = json.loads(payload.blobs["facts"])
-    if facts.get("format") != FORMAT:
+    if facts.get("format") not in _READ:
         raise ConfigError(
             f"{path.name} was written by another version of kohort (checkpoint format {facts.get('format', 1)})",
             hint="Resume the run with the version that began it, or start anew with --force",
         )
     sites: dict[str, dict[str, NDArray[Any]]] = {}
     for name, owners in facts["owners"].items():
-        for site, kept in zip(owners, payload.arrays[f"site/{name}"], strict=True):
+        shared = payload.arrays.get(f"sites/{name}")
+        each = payload.arrays[f"site/{name}"] if shared is None else [shared] * len(owners)
+        for site, kept in zip(owners, each, strict=True):
             sites.setdefault(site, {})[name] = kept
     state = {name.removeprefix("plan/"): array for name, array in payload.arrays.items() if name.startswith("plan/")}
     return Checkpoint(

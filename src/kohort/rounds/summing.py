@@ -13,10 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, Required, TypedDict, Unpack, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Required, TypedDict, Unpack
 
 from kohort.crypto.sums.scheme import (
     CONFIRMATIONS,
@@ -91,14 +88,6 @@ class SumState(TaskState):
     """How often the rows of each member changed between earlier openings, by family, as the members signed it."""
     announced: bytes = NO_BOOK
     """The book of openings that the site announced to the other members."""
-
-
-@runtime_checkable
-class ConfirmsSurvivors(Protocol):
-    """A site's part of a sum in which it confirms who is in the total before anything opens."""
-
-    survivors: NDArray[np.uint32] | None
-    """Places in the member list; None before it confirmed one."""
 
 
 @dataclass(frozen=True)
@@ -469,10 +458,11 @@ def _fixed_sites(
 
 def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart) -> None:
     """Remember the survivors that a site is about to confirm; refuse others than are fixed, and too few."""
-    side, state, which = part.side, site.state(SumState), (task.name, round_number)
-    if not isinstance(side, ConfirmsSurvivors) or side.survivors is None:
+    confirmed = getattr(part.side, "survivors", None)  # of schemes whose sites confirm them
+    if confirmed is None:
         return
-    survivors = frozenset(part.context.sites[place] for place in side.survivors.tolist())
+    state, which = site.state(SumState), (task.name, round_number)
+    survivors = frozenset(part.context.sites[place] for place in confirmed.tolist())
     if state.exactly.get(which, survivors) != survivors:
         raise IntegrityError("the survivors of a secure sum are not the sites of the one that it continues")
     if task.grouped(site.plan) and not is_union(survivors, site.plan.sum_groups(part.context.sites)):

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import tomllib
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kohort.errors import ConfigError, KohortError, ResourceError
 from kohort.files import disk_errors, write_atomic
@@ -86,12 +91,30 @@ def demo_plan(method: Method, *, rounds: int = ROUNDS) -> Plan:
     return load_plan(only_read(with_secure_sum(whole, sites=whole["sites"]["count"])))
 
 
+class _Job(NamedTuple):
+    """One run of the demo."""
+
+    method: str
+    rounds: int
+    seed: int
+    place: Path
+
+
+class _Made(NamedTuple):
+    """What a run of the demo gave."""
+
+    run: dict[str, Any]
+    """As the report shows it, its ledger verified."""
+    audit: dict[str, Any]
+
+
 def run_demo(
     folder: Path,
     *,
     rounds: int = ROUNDS,
     seed: int = 0,
     date: str = "",
+    jobs: int = 1,
     watching: Callable[[Method], AbstractContextManager[Watch]] = lambda _: nullcontext(lambda _: None),
 ) -> list[dict[str, Any]]:
     """Run every method into `folder`, attack every model, verify every ledger, and write the report.
@@ -101,6 +124,7 @@ def run_demo(
         rounds: Rounds of iterative methods.
         seed: Of all runs.
         date: Of the report.
+        jobs: Runs at a time; above 1, each in a process of its own. The runs are the same, told in the same order.
         watching: Opens a watcher for each method in turn.
 
     Returns:
@@ -109,22 +133,24 @@ def run_demo(
     Raises:
         KohortError: Every method failed; it is the first one's error.
     """
-    _compile_kernel()
     errors: list[KohortError] = []
+    runs: list[dict[str, Any]] = []
     audits: list[dict[str, Any]] = []
-    for method in methods().values():
-        place = folder / method.name
-        try:
-            plan = demo_plan(method, rounds=rounds)
-            with watching(method) as watch:
-                audits.append(_run_and_attack(plan, place, seed, watch))
-        except ResourceError:
-            raise
-        except KohortError as error:
-            errors.append(error)
-            failed = {"method": method.name, "error": str(error)}
-            write_atomic(place / FAILED_FILE, (json.dumps(failed, indent=1) + "\n").encode())
-    runs = read_runs_with_curves(folder)
+    chosen = methods().values()
+    with _begun([_Job(method.name, rounds, seed, folder / method.name) for method in chosen], jobs) as calls:
+        for method, call in zip(chosen, calls, strict=True):
+            try:
+                with watching(method) as watch:
+                    made = call(watch)
+                audits.append(made.audit)
+                runs.append(made.run)
+            except ResourceError:
+                raise
+            except KohortError as error:
+                errors.append(error)
+                failed = {"method": method.name, "error": str(error)}
+                write_atomic(folder / method.name / FAILED_FILE, (json.dumps(failed, indent=1) + "\n").encode())
+                runs.append(_read(folder / method.name))
     if audits:
         write_audits(folder / AUDIT_FILE, audits)
         runs = with_audits(runs, folder / AUDIT_FILE)
@@ -132,6 +158,58 @@ def run_demo(
     if len(errors) == len(runs):
         raise errors[0]
     return runs
+
+
+@contextmanager
+def _begun(wanted: Sequence[_Job], jobs: int) -> Iterator[list[Callable[[Watch], _Made]]]:
+    """For each run, a call that gives what it made: it is made then, or has begun in another process."""
+    if jobs == 1:
+        _compile_kernel()
+        yield [partial(_make, job) for job in wanted]
+        return
+    # Spawned: a fork would take over threads of libraries that do not survive it.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_compile_kernel) as pool:
+        former = signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is this process's to handle
+        try:
+            begun = [pool.submit(_make_unwatched, job) for job in wanted]
+        finally:
+            signal.signal(signal.SIGINT, former)
+        try:
+            yield [partial(_waited, future) for future in begun]
+        except BaseException:
+            for process in active_children():  # the runs that have not begun end with them
+                process.terminate()
+            raise
+
+
+def _make(job: _Job, watch: Watch) -> _Made:
+    """Run a method, attack its model, and read the run back."""
+    plan = demo_plan(find_method(job.method), rounds=job.rounds)
+    audit = _run_and_attack(plan, job.place, job.seed, watch)
+    return _Made(run=_read(job.place), audit=audit)
+
+
+def _make_unwatched(job: _Job) -> tuple[_Made, list[Progress]]:
+    """The same in another process, and what a watcher would have been told."""
+    told: list[Progress] = []
+    return _make(job, told.append), told
+
+
+def _waited(future: Future[tuple[_Made, list[Progress]]], watch: Watch) -> _Made:
+    try:
+        made, told = future.result()
+    except BrokenProcessPool as error:
+        raise ResourceError(
+            "a process of the demo was ended before its run was finished", hint="Free some memory, or add --jobs 1"
+        ) from error
+    for progress in told:
+        watch(progress)
+    return made
+
+
+def _read(place: Path) -> dict[str, Any]:
+    """A run as the report of several shows it."""
+    return {**read_runs_with_curves(place)[0], "name": place.name}
 
 
 def _run_and_attack(plan: Plan, place: Path, seed: int, watch: Watch) -> dict[str, Any]:
@@ -177,8 +255,8 @@ def prepare_folder(folder: Path, *, force: bool) -> None:
 
 def _compile_kernel() -> None:
     """Pay for the first compilation of the training kernel now, so that no method's seconds hold it."""
-    plan = demo_plan(find_method("fedavg"), rounds=1)
-    run(plan, seed=0)
+    with suppress(KohortError):  # whatever it is, the runs will say it
+        run(demo_plan(find_method("fedavg"), rounds=1), seed=0)
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,18 @@ def test_columns_that_decide_matter_most() -> None:
     assert shares["same"] == 0.0
 
 
+@pytest.mark.parametrize("target", ["ill", "grade", "cost"])
+def test_one_walk_gives_what_two_give(target: str) -> None:
+    model = _of(target)
+    x = model.encoder.transform(_table())
+    found, shares = model.judged(x)
+    assert np.array_equal(found, model.codes(x))
+    if target == "cost":
+        assert shares is None
+    else:
+        assert np.array_equal(np.asarray(shares), model.probabilities(x))
+
+
 def test_numbers_have_no_probabilities() -> None:
     with pytest.raises(ConfigError, match="no class probabilities"):
         _of("cost").predict_proba(_table())

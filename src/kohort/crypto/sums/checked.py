@@ -23,6 +23,7 @@ from kohort.errors import IntegrityError
 
 __all__ = ["CHECKS", "from_residues", "proven_total", "sealed", "stream", "to_residues", "unsealed", "with_check"]
 
+_COUNTER = modes.CTR(bytes(16))
 CHECKS = 1
 """How many numbers a check adds to a vector."""
 
@@ -156,6 +157,6 @@ def stream(key: bytes, count: int) -> Integers:
     Returns:
         The numbers.
     """
-    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    encryptor = Cipher(algorithms.AES256(key), _COUNTER).encryptor()
     words = np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8")
-    return (words % np.uint64(P61)).astype(np.uint64)
+    return (words % np.uint64(P61)).astype(np.uint64, copy=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from kohort.crypto.identity.parties import PublicIdentity
 from kohort.crypto.suites import SIGNATURE, find_suite
 from kohort.crypto.sums.scheme import MIN_SITES, NO_NOTE, Members, Trust
 from kohort.errors import IntegrityError, RefusedError
+from kohort.privacy.guarantee import SecureSum
 from kohort.purposes import Purpose
 from kohort.rng import Streams
 
@@ -51,6 +52,20 @@ def threshold_for(members: int, colluders: int) -> int:
 def least_sites(trust: Trust) -> int:
     """The fewest sites in a total, whatever the session: fewer would show too much of each other's numbers."""
     return max(MIN_SITES, trust.colluders + 2, trust.min_sites, trust.quorum)
+
+
+def share_claim(members: int, colluders: int) -> SecureSum:
+    """What a site's part of a sum by masks claims.
+
+    Args:
+        members: The members of the session.
+        colluders: How many of them may collude with the hub.
+
+    Returns:
+        The claim.
+    """
+    threshold = threshold_for(members, colluders)
+    return SecureSum(sites=members, threshold=threshold, colluders=colluders, opens="hub: the total")
 
 
 def hash_parts(*parts: bytes) -> bytes:
@@ -122,6 +137,11 @@ class MaskKeys:
     def threshold(self) -> int:
         """How many members must confirm and open."""
         return threshold_for(len(self.members), self.trust.colluders)
+
+    @cached_property
+    def claim(self) -> SecureSum:
+        """What its parts of the sums claim, once the members agreed."""
+        return share_claim(len(self.members), self.trust.colluders)
 
     def agree(self, members: tuple[str, ...], inbox: bytes) -> bytes:
         """Take the announcements of all members, once; see `SessionKeys.agree`."""

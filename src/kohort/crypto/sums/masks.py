@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from kohort.crypto.sums.mask_hub import MaskingHub
-from kohort.crypto.sums.mask_keys import MOST_SITES, MaskKeys, derive, hash_parts, least_sites, threshold_for
+from kohort.crypto.sums.mask_keys import MOST_SITES, MaskKeys, derive, hash_parts, least_sites, share_claim
 from kohort.crypto.sums.mask_messages import (
     BOX,
     CONFIRMED,
@@ -65,7 +65,7 @@ from kohort.crypto.sums.scheme import (
 )
 from kohort.crypto.sums.shamir import LIMBS, split, split_secret
 from kohort.errors import IntegrityError, RefusedError
-from kohort.privacy.guarantee import Guarantee, Public, SecureSum
+from kohort.privacy.guarantee import Guarantee, Public
 from kohort.rng import Streams
 
 __all__ = ["SCHEME", "Masks"]
@@ -103,7 +103,7 @@ class _MaskingSite:
         del rows
         if step == 2:
             return Public(what=CONFIRMATIONS)
-        return _claim(len(self.keys.members), self.keys.trust.colluders)
+        return self.keys.claim
 
     def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """The site's message at `step`."""
@@ -194,6 +194,12 @@ class _MaskingSite:
         if len(places) < self.least:
             raise RefusedError(f"{len(places)} sites are left in a secure sum, {self.least} are needed to open it")
 
+    def _among(self, places: Places) -> NDArray[np.bool_]:
+        """Which members a list names."""
+        named = np.zeros(len(self.keys.members), dtype=np.bool_)
+        named[places] = True
+        return named
+
     def _read_shares(self, masking: Places, boxes: bytes, own: Integers) -> Integers:
         """One row per site on the list; a box that is missing or wrong ends this site's part."""
         if len(boxes) != BOX * (len(masking) - 1):
@@ -215,7 +221,7 @@ class _MaskingSite:
         if self.survivors is not None:
             raise IntegrityError("a second survivor list came in for the same sum")
         survivors, rest = unpack_places(inbox, len(self.keys.members))
-        if rest or not np.isin(survivors, self.masking).all():
+        if rest or not self._among(self.masking)[survivors].all():
             raise IntegrityError("the survivor list of a secure sum cannot be right: it names a site that did not mask")
         self._check_list(survivors)
         self.survivors = survivors
@@ -242,7 +248,7 @@ class _MaskingSite:
                 "wait for the missing ones"
             )
         self.opened = True
-        survived = np.isin(self.masking, self.survivors)
+        survived = self._among(self.survivors)[self.masking]
         shares = np.where(survived[:, None], self.shares[:, :LIMBS], self.shares[:, LIMBS:])
         self.shares, self.round_keys = self.shares[:0], {}
         return shares.astype("<u8", copy=False).tobytes()
@@ -312,13 +318,7 @@ class Masks(SumScheme):
     def claim(self, sites: int, rows: int) -> Guarantee:
         """A share of the sum."""
         del rows
-        return _claim(sites, Trust.colluders)
-
-
-def _claim(sites: int, colluders: int) -> SecureSum:
-    return SecureSum(
-        sites=sites, threshold=threshold_for(sites, colluders), colluders=colluders, opens="hub: the total"
-    )
+        return share_claim(sites, Trust.colluders)
 
 
 SCHEME = Masks()

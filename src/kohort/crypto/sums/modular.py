@@ -25,6 +25,8 @@ _HALF = np.uint64(31)
 _PENDING = 7
 """How many numbers up to p fit into 64 bits on top of a residue: 8 p is below 2^64."""
 _LIMB, _LIMBS = np.uint64(21), 3
+_LIMB_WEIGHTS = np.array([pow(2, 21 * place, P61) for place in range(2 * _LIMBS - 1)], dtype=np.uint64)[:, None, None]
+"""What products of limbs count for, by the sum of the limbs' places."""
 _MOST_TERMS = 2**11
 """Sums of so many products of two limbs stay below 2^53, so floating point gives them exactly, in any order."""
 Integers = NDArray[np.uint64]
@@ -122,12 +124,11 @@ def matrix_product(left: Limbs, right: Integers) -> Integers:
         raise ValueError(f"a sum of {terms} products is not exact in floating point")
     beside = np.concatenate(list(split_limbs(right)), axis=1)
     products = (left.reshape(-1, terms) @ beside).astype(np.uint64).reshape(_LIMBS, rows, _LIMBS, -1)
-    product = np.zeros((rows, right.shape[1]), dtype=np.uint64)
-    for weight in range(2 * _LIMBS - 1):
-        places = [low for low in range(_LIMBS) if 0 <= weight - low < _LIMBS]
-        part = _fold(np.sum([products[low, :, weight - low] for low in places], axis=0, dtype=np.uint64))
-        product = add(product, multiply(part, np.uint64(pow(2, 21 * weight, P61))), P61)
-    return product
+    sums = np.zeros((len(_LIMB_WEIGHTS), rows, right.shape[1]), dtype=np.uint64)
+    for low in range(_LIMBS):
+        for high in range(_LIMBS):
+            sums[low + high] += products[low, :, high]  # at most three, so below 2^55
+    return _fold(multiply(sums, _LIMB_WEIGHTS).sum(axis=0))  # five residues fit into 64 bits
 
 
 def _times_half(numbers: Integers) -> Integers:

@@ -319,13 +319,13 @@ def route(codes, rank, nodes, split, cut, left, output, level_begin):
 @compiled
 def add_scores(codes, rank, split, cut, left, value, output, factor, out):
     """Add `factor` times every tree's value of every row to the scores of its output."""
-    for i in range(codes.shape[1]):
-        for tree in range(split.shape[0]):
+    for tree in range(split.shape[0]):
+        places, own = rank[output[tree]], codes[tree % codes.shape[0]]
+        for i in range(codes.shape[1]):
             node = 0
-            places, own = rank[output[tree]], tree % codes.shape[0]
             while node < split.shape[1] and split[tree, node] >= 0:
                 column = split[tree, node]
-                code = codes[own, i, column]
+                code = own[i, column]
                 goes_left = left[tree, node] if code == _ABSENT else places[column, code] <= cut[tree, node]
                 node = 2 * node + (1 if goes_left else 2)
             out[output[tree], i] += factor * value[tree, node]

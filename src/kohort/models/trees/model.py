@@ -59,7 +59,9 @@ class TreeModel(Model):
 
     def codes(self, x: FloatArray) -> NDArray[Any]:
         """Class codes of encoded rows, or numbers on the target's own scale."""
-        scores = self.scores(x)
+        return self._codes_of(self.scores(x))
+
+    def _codes_of(self, scores: FloatArray) -> NDArray[Any]:
         if self.task == "classification":
             found = scores[:, 0] > 0 if scores.shape[1] == 1 else np.argmax(scores, axis=1)
             return found.astype(np.int64)
@@ -74,7 +76,16 @@ class TreeModel(Model):
         """
         if self.task != "classification":
             raise ConfigError("a predicted number has no class probabilities", hint="Use predict")
-        scores = np.clip(self.scores(x), -_MOST_SCORE, _MOST_SCORE)
+        return self._probabilities_of(self.scores(x))
+
+    def judged(self, x: FloatArray) -> tuple[NDArray[Any], FloatArray | None]:
+        """Codes and probabilities from one walk through the trees."""
+        scores = self.scores(x)
+        return self._codes_of(scores), self._probabilities_of(scores) if self.task == "classification" else None
+
+    @staticmethod
+    def _probabilities_of(scores: FloatArray) -> FloatArray:
+        scores = np.clip(scores, -_MOST_SCORE, _MOST_SCORE)
         if scores.shape[1] == 1:
             second = 1 / (1 + np.exp(-scores[:, 0]))
             return np.stack([1 - second, second], axis=1)

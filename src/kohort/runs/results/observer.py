@@ -9,7 +9,7 @@ from time import perf_counter
 import polars as pl
 
 from kohort.errors import ConfigError
-from kohort.evaluate.utility import accuracy_of, loss_of
+from kohort.evaluate.utility import accuracy_and_loss
 from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_test_rows
 from kohort.privacy.ledger.ledger import Ledger
@@ -85,16 +85,13 @@ class RoundObserver:
             self._engine.costs = Costs(**facts["costs"])
             self._engine.excluded = [Excluded(**item) for item in facts["excluded"]]
             return
-        accuracy = None
+        accuracy = loss = None
         if mark.model is not None:
             require_finite(mark.model, round=mark.round + 1, lr=self._hub.approved.train.lr)
             if self._test.height:
-                accuracy = accuracy_of(mark.model, self._encoded(mark.model.encoder))
+                accuracy, loss = accuracy_and_loss(mark.model, self._encoded(mark.model.encoder))
         known = {"training_loss" if name == "loss" else name: value for name, value in mark.metrics.items()}
-        measured = {} if accuracy is None else {"accuracy": accuracy}
-        if mark.model is not None and self._test.height:
-            loss = loss_of(mark.model, self._encoded(mark.model.encoder))
-            measured |= {} if loss is None else {"loss": loss}
+        measured = {name: value for name, value in (("accuracy", accuracy), ("loss", loss)) if value is not None}
         self.history.append({"round": mark.round + 1, **measured, **known})
         if self._folder is not None:
             self._save(mark, self._folder)
