@@ -48,6 +48,7 @@ AUDITED, LEAKY = (
     "tests/runs/auditing/test_replay.py",
     "tests/runs/auditing/test_leaky.py tests/evaluate/attacks/test_shadow.py",
 )
+RULES = "tests/methods/partial/test_site_rules.py"
 RELEASED = "tests/evaluate/attacks/test_released.py"
 PLAIN_ORDER = "fedavg-order or silo-order"
 FORGED, PINNED = "tests/cli/test_ledger_forgeries.py", "tests/transport/deployment/test_pinned_ledgers.py"
@@ -856,6 +857,13 @@ MUTANTS = (
     Mutant("sums beside a hub: the plan's word", "rounds/totals/summed_tasks.py",
            "    if data and not phase.hub_rows:", "    if False:",
            "tests/methods/partial/test_kept_sum.py", "only_where_the_plan"),
+    Mutant("gate: a site's own threshold", "methods/partial/tasks.py",
+           "    found = found.reaching(threshold_of(rules))", "    found = found", RULES, "demands_more"),
+    Mutant("gate: a site's own claims at the door", "privacy/contract.py",
+           "dict(self.per_site).get(site, self.claims) if self.per_site else self.claims", "self.claims",
+           RULES, "plans_rules_alone"),
+    Mutant("gate: a policy raises classes", "methods/partial/config.py",
+           "release_k=max(rules.release_k, policy.min_k)", "release_k=rules.release_k", RULES, "policy_raises"),
     Mutant("one-shot: parts of a batch", "methods/oneshot/state.py",
            "        _large_enough(state, (members & going, members - going))\n", "        pass\n",
            "tests/runs/test_continued.py", "one_is_refused or stayers"),

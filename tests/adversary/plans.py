@@ -84,6 +84,7 @@ LOGISTIC = {"kind": "logistic"}
 SGD = {"batch": 0, "optimizer": "sgd"}
 LOCAL = {"gate": {"k": 5, "release_k": 5, "count": "local"}}
 LOCAL_K = {"gate": LOCAL["gate"] | {"release_l": 1}}
+STRICTER = {"gate": LOCAL["gate"] | {"per_site": {VICTIM: {"k": 6, "release_k": 6}}}}
 AGE = {"age": [0, 100]}
 CONSENT = {"consent": "agreed", "quasi": ["ward"], "test": 0}
 """Of the wards, each has enough rows over all sites: what keeps the canary at home is that its person did not agree."""
@@ -115,7 +116,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "fedavg, noisy domains": _plan("fedavg", _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, masks, noisy domains": _plan("fedavg", MASKS | _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, bfv": _plan("fedavg", {"secure": {"sum": "bfv"}}),
-    "partial, local": _plan("partial", LOCAL),
+    "partial, local, rules per site": _plan("partial", STRICTER),
     "partial, consent": _plan("partial", RAW, columns=CONSENT),
     "central, consent": _plan("central", columns=CONSENT),
     "partial, kept sum": _plan("partial", LOCAL | MASKS | {"kept": "sum"}),

@@ -55,7 +55,7 @@ from kohort.rounds.summing import (
     trust_of,
 )
 
-__all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
+__all__ = ["Approved", "KeyCounts", "Proven", "SecureCount", "is_approved"]
 
 ATTEMPTS = 3
 """How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
@@ -72,7 +72,14 @@ class KeyCounts:
     counts: NDArray[np.int64]
     rows: int
     cap: int
-    """The threshold: no site says more than that a key reaches it."""
+    """No site says more of a key than that its own count reaches this: the threshold, or that of the strictest site."""
+    threshold: int = 0
+    """The total that a key must reach to be proposed; 0 where it is the cap."""
+
+    @property
+    def least(self) -> int:
+        """The total that every proposed key must reach."""
+        return self.threshold or self.cap
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +104,27 @@ class _Proposal:
     transcript: bytes
     prints: Fingerprints
     sites: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Proven:
+    """Keys that a checked total proves to be frequent: fingerprints, and totals of counts that sites cut off."""
+
+    f: Integers
+    h: Integers
+    totals: Integers
+
+    def reaching(self, threshold: int) -> Proven:
+        """Those whose totals reach a threshold, such as that of a site with stricter rules.
+
+        Args:
+            threshold: The total.
+
+        Returns:
+            Some of the keys, or all.
+        """
+        enough = self.totals >= np.uint64(threshold)
+        return Proven(self.f[enough], self.h[enough], self.totals[enough])
 
 
 @dataclass
@@ -284,7 +312,7 @@ class SecureCount:
             trust.identity,
             trust.find_peer,
             colluders=trust.colluders,
-            told=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.cap),
+            told=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.least),
         )
         state.groups[self._name] = (stage, side)
         return side
@@ -301,10 +329,10 @@ class SecureCount:
         own = self._counts_of(site)
         if not self._again or self._name not in site.state(CountState).counted:
             return
-        told = [own.cap if number == _FIRST else number for number in side.heard.values()]
+        told = [own.least if number == _FIRST else number for number in side.heard.values()]
         least = max(MIN_SITES, side.colluders + 2)
-        if sum(number > 0 for number in told) < least or sum(told) < own.cap:
-            raise RefusedError(f"keys are counted again when {least} sites have new rows, {own.cap} in all")
+        if sum(number > 0 for number in told) < least or sum(told) < own.least:
+            raise RefusedError(f"keys are counted again when {least} sites have new rows, {own.least} in all")
 
     def new_rows(self, site: Site) -> int:
         """How many rows of the site are in none of its counts yet."""
@@ -339,7 +367,7 @@ class SecureCount:
         """
         return fingerprints(self.secret_of(site), self._counts_of(site).keys if keys is None else keys)
 
-    def proven(self, site: Site, stage: int, announced: Integers) -> Fingerprints | None:
+    def proven(self, site: Site, stage: int, announced: Integers) -> Proven | None:
         """The keys that the announced totals prove to be frequent.
 
         Args:
@@ -348,7 +376,7 @@ class SecureCount:
             announced: Checked totals, as the hub announces them; a wrong one is not judged a second time.
 
         Returns:
-            Their fingerprints; None when the site took no part in the proof, and nothing is proven to it.
+            The keys; None when the site took no part in the proof, and nothing is proven to it.
 
         Raises:
             IntegrityError: The totals are not those of the proof, or a proposed key does not reach the threshold.
@@ -358,11 +386,11 @@ class SecureCount:
             return None
         try:
             totals = proven_total(self.secret_of(site), proposal.transcript, sorted(proposal.sites), announced)
-            _require_frequent(totals, keys=len(proposal.prints.f), threshold=self._counts_of(site).cap)
+            _require_frequent(totals, keys=len(proposal.prints.f), threshold=self._counts_of(site).least)
         except IntegrityError:
             del site.state(CountState).proposals[self._name]
             raise
-        return proposal.prints
+        return Proven(proposal.prints.f, proposal.prints.h, totals)
 
     def same_sites(self, site: Site, request: Request, inputs: Mapping[str, bytes]) -> frozenset[str]:
         """The sites of the count's first sum, which every further one must be over; `sum_task` asks for it.

@@ -38,16 +38,25 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import find_scheme
-from kohort.errors import ConfigError, RefusedError
+from kohort.errors import ConfigError, RefusedError, nearest
 from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
-from kohort.methods.partial.config import Gate, Partial, classes_claim, config_of, threshold_of
+from kohort.methods.partial.config import (
+    Gate,
+    Partial,
+    claim_at,
+    config_of,
+    release_claim,
+    rules_at,
+    threshold_of,
+)
 from kohort.methods.partial.release import sensitive_of
 from kohort.methods.partial.tasks import COUNT, NEWS, ROW_COUNTS, SHARE, TELL_COUNTS
 from kohort.methods.registry import Method
 from kohort.privacy.contract import Contract, Step
-from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Raw
+from kohort.privacy.guarantee import Aggregate, Guarantee, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
 from kohort.protocol.plan.phases import SecureSumSection, TrainingPhase
@@ -112,9 +121,14 @@ def _add_counts(replies: Replies, threshold: int) -> Approved:
         parts = (payload.arrays[name].tolist() for name in ("f", "h", "counts"))
         for f, h, count in zip(*parts, strict=True):
             totals[f, h] = totals.get((f, h), 0) + count
-    good = [key for key, total in totals.items() if total >= threshold]
-    f, h = (np.asarray([key[part] for key in good], dtype=np.uint64) for part in (0, 1))
-    return Approved(f, h, len(totals), 0)
+    good = [(*key, total) for key, total in totals.items() if total >= threshold]
+    f, h, counts = (np.asarray([key[part] for key in good], dtype=np.uint64) for part in range(3))
+    return Approved(f, h, len(totals), 0, counts)
+
+
+def _announced_counts(known: Approved, *, in_clear: bool) -> dict[str, NDArray[np.uint64]]:
+    """What sites are told of a count: checked totals; with a count in clear, keys and their totals."""
+    return {"f": known.f, "h": known.h, "counts": known.totals} if in_clear else {"totals": known.totals}
 
 
 class _Stages:
@@ -144,7 +158,7 @@ class _Stages:
         answers: Replies = yield Ask(
             task=SHARE,
             to=self._hub.sites,
-            payload=Payload(arrays={"f": known.f, "h": known.h} if in_clear else {"totals": known.totals}),
+            payload=Payload(arrays=_announced_counts(known, in_clear=in_clear)),
             round=round_number,
             expect=Expect(metrics=("shared", "kept"), blobs=("table",)),
         )
@@ -248,7 +262,8 @@ def _require_released(config: Partial, stages: _Stages) -> None:
         raise RefusedError(
             f"keys passed the gate, and no site released a row with k = {config.gate.release_k} and "
             f"l = {config.gate.release_l}",
-            hint="Lower method.gate.release_k or release_l, or use fedavg, which shares no rows",
+            hint="Lower method.gate.release_k or release_l, or the sites' own min_k and min_l, or use fedavg, which "
+            "shares no rows",
         )
 
 
@@ -260,13 +275,14 @@ def _check_release(gate: Gate, hub: Hub) -> None:
     """
     if gate.released == "raw":
         return
-    for name in sensitive_of(hub.approved.schema):
-        known = hub.encoder.domain.columns[name].categories
-        if known is not None and len(known) < gate.release_l:
-            raise RefusedError(
-                f"column {name!r} has {len(known)} values, so no batch can have release_l = {gate.release_l}",
-                hint=f"Set method.gate.release_l to {len(known)} at most",
-            )
+    for rules in (gate, *(rules_at(gate, site) for site in gate.per_site)):
+        for name in sensitive_of(hub.approved.schema):
+            known = hub.encoder.domain.columns[name].categories
+            if known is not None and len(known) < rules.release_l:
+                raise RefusedError(
+                    f"column {name!r} has {len(known)} values, so no batch can have release_l = {rules.release_l}",
+                    hint=f"Set method.gate.release_l to {len(known)} at most",
+                )
 
 
 def _unlearned(hub: Hub, stages: _Stages) -> int:
@@ -287,7 +303,7 @@ def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
     rows, received, trainers = sum(hub.rows.values()), stages.received, stages.group.sites
     if received is None:
         return ()
-    notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}"]
+    notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}", *_stricter_sites(config.gate)]
     if config.gate.released == "raw":
         alone = received.drop(SENDER, BATCH).is_unique().sum()
         share = f"{alone / received.height:.1%}"
@@ -299,14 +315,20 @@ def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _stricter_sites(gate: Gate) -> list[str]:
+    """Which sites had rules of their own, and which."""
+    own = [
+        f"{site} ({', '.join(f'{key} = {value}' for key, value in rules.given().items())})"
+        for site, rules in sorted(gate.per_site.items())
+    ]
+    return [f"stricter rules than the plan's held at {', '.join(own)}"] if own else []
+
+
 def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
     """What a site with `rows` rows discloses: rows that pass its gate, weights trained on the others, and counts."""
     gate = config.gate
     made: list[Guarantee] = [*(LEARN.claims(config, rows) or _kept_claims(config, rows))]
-    if gate.released == "raw":
-        made.append(Raw(rows=rows, counted_by="" if gate.count == "local" else "other sites"))
-    else:
-        made.append(KAnonymous(k=gate.release_k, l=gate.release_l, rows=rows, verified=True))
+    made.append(release_claim(gate, rows=rows))
     if gate.count == "global":
         made.append(Raw(rows=rows))
     if gate.count == "secure":
@@ -351,11 +373,16 @@ def contract(approved: ApprovedPlan) -> Contract:
     stages = [0] if arrival is None else [number for number in train.rounds if arrival.brings_rows(number)]
     news = Step(task=NEWS.name, says="how many rows arrived", claims=(ROW_COUNTS,), rounds=stages)
     says = "rows that pass the gate, generalised"
-    claims: tuple[Guarantee, ...] = (classes_claim(gate, approved.schema), ROW_COUNTS)
     if gate.released == "raw":
-        claims = (Raw(rows=0, counted_by="" if gate.count == "local" else "other sites"), ROW_COUNTS)
         says = "rows that pass the gate, as they are"
-    share = Step(task=SHARE.name, says=says, claims=claims, rounds=stages, rows=True)
+    share = Step(
+        task=SHARE.name,
+        says=says,
+        claims=(release_claim(gate, approved.schema), ROW_COUNTS),
+        rounds=stages,
+        rows=True,
+        per_site=_stricter_claims(gate, approved),
+    )
     count: list[Step] = []
     if gate.count == "secure":
         count = COUNT.steps(approved, says="how often each combination of quasi-identifiers occurs", stages=stages)
@@ -367,6 +394,22 @@ def contract(approved: ApprovedPlan) -> Contract:
     if config_of(approved).kept == "sum":
         return _summed_contract(approved, [news, *count, share])
     return Contract.of([news, *count, share, train])
+
+
+def _stricter_claims(gate: Gate, approved: ApprovedPlan) -> tuple[tuple[str, tuple[Guarantee, ...]], ...]:
+    """What sites with rules of their own claim of the rows they release.
+
+    Raises:
+        ConfigError: The plan has rules for a site that takes no part.
+    """
+    for site in gate.per_site if approved.sites else ():
+        if site not in approved.sites:
+            raise ConfigError(
+                f"method.gate.per_site has rules for {site!r}, which is no site of the run",
+                hint=nearest(site, approved.sites),
+            )
+    own = {site: release_claim(rules_at(gate, site), approved.schema) for site in gate.per_site}
+    return tuple((site, (claim, ROW_COUNTS)) for site, claim in own.items())
 
 
 def _summed_contract(approved: ApprovedPlan, opening: list[Step]) -> Contract:
@@ -409,6 +452,7 @@ METHOD = Method(
     config=Partial,
     protocol=protocol,
     claims=claims,
+    claim_at=claim_at,
     contract=contract,
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,

@@ -34,9 +34,8 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable, UnusedRows
 from kohort.rng import Streams
 from kohort.rounds.clusters import join_cluster
-from kohort.rounds.plan_account import with_total_claim
 from kohort.rounds.sealed_messages import planned_mates
-from kohort.runs.agreed import approved_plan_for, usable_rows
+from kohort.runs.agreed import approved_plan_for, claims_at, usable_rows
 from kohort.runs.config import Plan, load_plan
 from kohort.tables.consent import consenting_rows
 from kohort.tables.item_sets import set_names
@@ -174,7 +173,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
             site=site,
             check=check,
             plan_task=f"{method.name}.plan",
-            claims=with_total_claim(approved, method.planned(approved, site.count)),
+            claims=claims_at(approved, site),
             judged=tasks,
             store=store,
         )
