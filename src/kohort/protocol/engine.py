@@ -28,7 +28,7 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
-from kohort.protocol.validate import validate
+from kohort.protocol.validate import validate, validate_ask
 from kohort.protocol.wire import EncodedReplies, Payload
 from kohort.rng import Streams
 
@@ -311,7 +311,7 @@ class LocalEngine:
                 Excluded(failure.site, unmet if failure.code == "refused" else "failed", failure.reason)
                 for failure in answers.failures
             ]
-        good, body, bad = validate(names, encoded, ask.expect, self.declared)
+        good, body, bad = validate_ask(names, encoded, ask, self.declared)
         excluded += late
         excluded += bad
         return good, body, answers.slowest, most

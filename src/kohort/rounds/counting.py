@@ -45,6 +45,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.group_secrets import carry_secret
 from kohort.rounds.summing import (
+    SumState,
     SumTask,
     Total,
     join_session,
@@ -60,6 +61,8 @@ __all__ = ["Approved", "KeyCounts", "Proven", "SecureCount", "is_approved"]
 ATTEMPTS = 3
 """How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
 _SAYS = "your part of a secret that the sites share, so that the hub cannot read what is counted"
+_FAMILY = "rows"
+"""Counts belong to the totals of rows."""
 _FIRST = 2**64 - 1
 """What a site tells its peers in place of new rows when it has counted nothing yet."""
 
@@ -115,14 +118,7 @@ class Proven:
     totals: Integers
 
     def reaching(self, threshold: int) -> Proven:
-        """Those whose totals reach a threshold, such as that of a site with stricter rules.
-
-        Args:
-            threshold: The total.
-
-        Returns:
-            Some of the keys, or all.
-        """
+        """Those whose totals reach a threshold, such as that of a site with stricter rules."""
         enough = self.totals >= np.uint64(threshold)
         return Proven(self.f[enough], self.h[enough], self.totals[enough])
 
@@ -165,12 +161,12 @@ class SecureCount:
         self._counts_of = counts_of
         self._scheme = scheme
         self.secret = Task(name=f"{name}.secret", one=self._agree, public=False)
-        self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61, family="rows")
+        self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61, family=_FAMILY)
         self.table = sum_task(
-            f"{name}.table", self._table, scheme=scheme, modulus=P61, family="rows", over=self.same_sites
+            f"{name}.table", self._table, scheme=scheme, modulus=P61, family=_FAMILY, over=self.same_sites
         )
         self.proof = sum_task(
-            f"{name}.proof", self._prove, scheme=scheme, modulus=P61, family="rows", over=self.same_sites
+            f"{name}.proof", self._prove, scheme=scheme, modulus=P61, family=_FAMILY, over=self.same_sites
         )
 
     def steps(self, approved: ApprovedPlan, *, says: str, stages: Sequence[int]) -> list[Step]:
@@ -294,6 +290,7 @@ class SecureCount:
         blob = side.reply(step, request.payload.blobs["inbox"])
         if step == 1:
             self._check_recount(site, side)
+            _note_batches(site, side)
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0)
 
     def _begin_group(self, site: Site, request: Request) -> GroupSite:
@@ -457,6 +454,16 @@ class SecureCount:
         asked = zip(proposed.f.tolist(), proposed.h.tolist(), strict=True)
         vector = np.asarray([counts.get(key, 0) for key in asked], dtype=np.uint64)
         return with_check(self.secret_of(site), context.transcript, site.name, vector), own.rows
+
+
+def _note_batches(site: Site, side: GroupSite) -> None:
+    """Note whose rows are more than in the last count, as all sites of the group heard: their totals have new parts."""
+    if site.plan.arrival is None or not site.plan.arrival.appended:
+        return
+    known = site.state(SumState).batches.setdefault(_FAMILY, {})
+    for name, number in side.heard.items():
+        if name != site.name and number not in (0, _FIRST):
+            known[name] = known.get(name, 0) + 1
 
 
 def _require_frequent(totals: Integers, *, keys: int, threshold: int) -> None:

@@ -41,24 +41,23 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import find_scheme
-from kohort.errors import ConfigError, RefusedError, nearest
-from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
+from kohort.errors import ConfigError, RefusedError
+from kohort.methods.learners import LearnerKeys, learner_of, with_model
 from kohort.methods.partial.config import (
     Gate,
     Partial,
     claim_at,
-    config_of,
     release_claim,
     rules_at,
     threshold_of,
 )
+from kohort.methods.partial.contract import LEARN, contract
 from kohort.methods.partial.release import sensitive_of
-from kohort.methods.partial.tasks import COUNT, NEWS, ROW_COUNTS, SHARE, TELL_COUNTS
+from kohort.methods.partial.tasks import COUNT, NEWS, SHARE, TELL_COUNTS
 from kohort.methods.registry import Method
-from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
+from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.protocol.plan.phases import SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import (
     AGGREGATION,
@@ -75,24 +74,29 @@ from kohort.protocol.plan.reads import (
 from kohort.protocol.table_payload import unpack_table
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import Approved
-from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends
-from kohort.rounds.group_secrets import agree_on_secret, secret_step
+from kohort.rounds.dp_accounts import planned_claims, reserve, spends
+from kohort.rounds.group_secrets import agree_on_secret
 from kohort.rounds.hub_training import HubTrainer
 from kohort.rounds.loop import TrainingGroup, federated_rounds
 from kohort.rounds.totals.summed import require_enough, summed_rounds
-from kohort.rounds.totals.summed_tasks import summed_steps
-from kohort.rounds.training import training_step
 
 __all__ = ["METHOD", "Gate", "Partial"]
 
 SENDER, BATCH = "sender", "batch"
-LEARN = Learners("partial", hub_knows_rows=True)
+
+
+def _ask_news(hub: Hub, round_number: int) -> Ask:
+    """How many rows are new; where sites read their tables again, also how many there are now."""
+    arrival = hub.approved.arrival
+    again = arrival is not None and arrival.appended
+    expect = Expect(metrics=("new", "rows") if again else ("new",))
+    return Ask(task=NEWS, to=hub.sites, round=round_number, expect=expect, redeclares=again)
 
 
 def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | RoundEnd, Any, Approved | None]:
     """The approved keys; None when sites count by themselves, or when too few new rows arrived for a new count."""
     gate = config.gate
-    news: Replies = yield Ask(task=NEWS, to=hub.sites, round=round_number, expect=Expect(metrics=("new",)))
+    news: Replies = yield _ask_news(hub, round_number)
     if gate.count == "local":
         return None
     new = news.metric("new")
@@ -364,67 +368,6 @@ def with_kept(config: Partial, model: ModelSection) -> LearnerKeys:
             hint="Drop method.kept",
         )
     return made
-
-
-def contract(approved: ApprovedPlan) -> Contract:
-    """Before the first round and whenever rows arrive: news, a count, rows. Then weights once per round."""
-    gate, train = config_of(approved).gate, training_step(approved)
-    arrival, learns = approved.arrival, learner_of(config_of(approved)) is not None
-    stages = [0] if arrival is None else [number for number in train.rounds if arrival.brings_rows(number)]
-    news = Step(task=NEWS.name, says="how many rows arrived", claims=(ROW_COUNTS,), rounds=stages)
-    says = "rows that pass the gate, generalised"
-    if gate.released == "raw":
-        says = "rows that pass the gate, as they are"
-    share = Step(
-        task=SHARE.name,
-        says=says,
-        claims=(release_claim(gate, approved.schema), ROW_COUNTS),
-        rounds=stages,
-        rows=True,
-        per_site=_stricter_claims(gate, approved),
-    )
-    count: list[Step] = []
-    if gate.count == "secure":
-        count = COUNT.steps(approved, says="how often each combination of quasi-identifiers occurs", stages=stages)
-    elif gate.count == "global":
-        clear = "your keys of quasi-identifiers and how often each occurs, in clear"
-        count = [Step(task=TELL_COUNTS.name, says=clear, claims=(Raw(rows=0),), rounds=stages)]
-    if learns:
-        return Contract.of([news, *count, share]) + LEARN.contract(approved)
-    if config_of(approved).kept == "sum":
-        return _summed_contract(approved, [news, *count, share])
-    return Contract.of([news, *count, share, train])
-
-
-def _stricter_claims(gate: Gate, approved: ApprovedPlan) -> tuple[tuple[str, tuple[Guarantee, ...]], ...]:
-    """What sites with rules of their own claim of the rows they release.
-
-    Raises:
-        ConfigError: The plan has rules for a site that takes no part.
-    """
-    for site in gate.per_site if approved.sites else ():
-        if site not in approved.sites:
-            raise ConfigError(
-                f"method.gate.per_site has rules for {site!r}, which is no site of the run",
-                hint=nearest(site, approved.sites),
-            )
-    own = {site: release_claim(rules_at(gate, site), approved.schema) for site in gate.per_site}
-    return tuple((site, (claim, ROW_COUNTS)) for site, claim in own.items())
-
-
-def _summed_contract(approved: ApprovedPlan, opening: list[Step]) -> Contract:
-    """The gate, a reservation where there is a budget, and then a share of one sum per round."""
-    config = config_of(approved)
-    if config.dp is not None and approved.schema.identifiers:
-        raise RefusedError(
-            "a budget for kept rows counts rows, and the plan says whom rows are about",
-            hint="Drop method.dp, or data.identifiers where every row is another person",
-        )
-    budget = [reserve_step(approved)] if spends(approved.phase(0), config.secure) is not None else []
-    secret = [secret_step()] if approved.sums_securely else []
-    what = "updates" if config.dp is None else "clipped gradients, with noise,"
-    says = f"the sum of all sites' {what} on the rows they kept; what the hub trained decides on the next weights, too"
-    return Contract.of(opening, budget, secret, summed_steps(approved, 0, says=says))
 
 
 _HIDDEN = dict.fromkeys(

@@ -27,6 +27,7 @@ from kohort.methods.partial.release import generalise_batch, sets_as_text
 from kohort.models.rows import Rows, encode_rows, first_rows
 from kohort.privacy.guarantee import Guarantee, Public, Raw
 from kohort.privacy.releases import units_of
+from kohort.protocol.enrolment import declared_rows, take_appended
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.table_payload import pack_table
@@ -80,6 +81,8 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     if known is not None and known.round == round_number:
         return known
     gate, schema, arrival = config_of(site.plan).gate, site.schema, site.plan.arrival
+    if arrival is not None and arrival.appended and round_number:
+        take_appended(site, round_number)
     arrived = np.ones(site.count, dtype=bool)
     if arrival is not None:
         arrived = arrival.present(site.count, round_number, site.streams)
@@ -122,9 +125,15 @@ COUNT = SecureCount(
 
 
 def _news(site: Site, request: Request) -> Release:
-    """Begin a stage at this site, and say how many rows have arrived since its last count."""
+    """Begin a stage at this site, and say how many rows have arrived since its last count.
+
+    Where rows are appended to tables, this is when the site reads its table again. It then says how many rows it has.
+    """
     _open_stage(site, request.round)
-    return Release(payload=Payload(metrics={"new": COUNT.new_rows(site)}), guarantee=ROW_COUNTS, rows=0)
+    arrival, metrics = site.plan.arrival, {"new": COUNT.new_rows(site)}
+    if arrival is not None and arrival.appended:
+        metrics["rows"] = declared_rows(site)
+    return Release(payload=Payload(metrics=metrics), guarantee=ROW_COUNTS, rows=0)
 
 
 NEWS = Task(name="partial.news", one=_news)
@@ -212,11 +221,12 @@ def _share(site: Site, request: Request) -> Release:
     own = _own_keys(site)
     frame = own.frame
     state = site.state(GateState)
-    if state.shipped is None:
-        state.shipped = np.zeros(site.count, dtype=bool)
-    shipped = state.shipped
+    shipped = np.zeros(site.count, dtype=bool)
+    if state.shipped is not None:
+        shipped[: len(state.shipped)] = state.shipped  # rows that were appended are behind the others
+    state.shipped = shipped
     mask = _shared_rows(site, request) & ~_sent_before(site, shipped)[own.present]  # nobody is sent twice
-    shared, guarantee = _releasable(site, request, frame.filter(pl.Series(mask)), gate)
+    shared, guarantee = _releasable(site, request, np.flatnonzero(own.present)[mask], gate)
     if shared is None:  # too few for a batch: they stay until more rows arrive
         mask = np.zeros(frame.height, dtype=bool)
     shipped[np.flatnonzero(own.present)[mask]] = True
@@ -258,8 +268,11 @@ def _sent_before(site: Site, shipped: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.isin(codes, codes[shipped])
 
 
-def _releasable(site: Site, request: Request, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFrame | None, Guarantee]:
-    """The rows in the form in which they are sent, with the claim; None when nothing is sent."""
+def _releasable(
+    site: Site, request: Request, places: NDArray[np.int64], gate: Gate
+) -> tuple[pl.DataFrame | None, Guarantee]:
+    """The rows at these places of the table in the form in which they are sent, with the claim; None for nothing."""
+    frame = site.table.rows()[places]
     if frame.height == 0:
         return None, ROW_COUNTS
     claim = release_claim(gate, site.schema, rows=frame.height)
@@ -275,9 +288,10 @@ def _releasable(site: Site, request: Request, frame: pl.DataFrame, gate: Gate) -
         return None, ROW_COUNTS
     shown = batch.select(name for name in schema.inputs if name not in schema.sensitive)
     classes = group_rows(sets_as_text(shown)).codes
+    units = units_of(site.table.rows(), person)
     site.releases.admit(
         f"{site.plan.run}:{site.plan.plan_hash}:{request.round}",
-        units_of(frame, person),
+        [units[place] for place in places.tolist()],
         classes,
         overlap=site.policy.overlapping_releases,
     )
