@@ -49,6 +49,7 @@ AUDITED, LEAKY = (
     "tests/runs/auditing/test_leaky.py tests/evaluate/attacks/test_shadow.py",
 )
 APPENDED = "tests/methods/partial/test_appended_rows.py"
+KEYS = "tests/methods/partial/test_key_functions.py"
 RULES = "tests/methods/partial/test_site_rules.py"
 RELEASED = "tests/evaluate/attacks/test_released.py"
 PLAIN_ORDER = "fedavg-order or silo-order"
@@ -874,6 +875,12 @@ MUTANTS = (
     Mutant("appended rows: a few are not counted", "rounds/counting.py",
            "if sum(number > 0 for number in told) < least or sum(told) < own.least:", "if False:",
            APPENDED, "counts_for_a_few"),
+    Mutant("gate: other code of a key function", "methods/partial/config.py",
+           "    if installed != gate.key_version:\n", "    if False:\n", KEYS, "other_code or version_is_approved"),
+    Mutant("gate: keys that depend on other rows", "methods/partial/tasks.py",
+           "    if not whole.head(half).equals(part):\n", "    if False:\n", KEYS, "row_alone"),
+    Mutant("gate: any object as a key function", "anonymity/gate/key_kinds/function.py",
+           "    if not isinstance(found, GateKey):\n", "    if found is None:\n", KEYS, "row_alone"),
     Mutant("gate: a policy raises classes", "methods/partial/config.py",
            "release_k=max(rules.release_k, policy.min_k)", "release_k=rules.release_k", RULES, "policy_raises"),
     Mutant("one-shot: parts of a batch", "methods/oneshot/state.py",

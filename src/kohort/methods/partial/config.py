@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 
 from kohort.anonymity.gate.gate import count_unit
+from kohort.anonymity.gate.keys import key_version
 from kohort.errors import ConfigError, RefusedError
 from kohort.methods.learners import LearnerKeys
 from kohort.methods.partial.release import sensitive_of
 from kohort.privacy.guarantee import Guarantee, KAnonymous, Raw
 from kohort.privacy.policy import Policy
-from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
 from kohort.protocol.plan.phases import DPSection, SecureSumSection
 from kohort.tables.schema import Schema
 
@@ -28,8 +29,10 @@ __all__ = [
     "person_column",
     "raised",
     "release_claim",
+    "require_key",
     "rules_at",
     "threshold_of",
+    "with_key_version",
 ]
 
 
@@ -66,6 +69,11 @@ class Gate:
     overlap: Annotated[int, Ge(1)] = 1
     """At how many sites one person may occur: a count across sites then demands this many times k."""
     key: str = "exact"
+    """When two rows are the same to the gate: exact, bins:..., mask:..., similarity:..., the name of an installed key
+    function, or function:package.module:NAME."""
+    key_version: str = ""
+    """Which code of a key function from elsewhere is meant: a digest, filled in where the plan is made. Sites that have
+    other code refuse the plan."""
     count: Literal["secure", "local", "global"] = "secure"
     """secure: over all sites in a secure sum | local: over the site's own rows | global: over all sites in clear
     (simulation only)"""
@@ -127,6 +135,52 @@ def _check_budget(config: Partial) -> None:
         raise ConfigError(
             "the budget would not hold: one kept row would decide whether others are kept",
             hint='Set method.gate.rule = "k-anonymity", count = "local" and release_l = 1',
+        )
+    if gate.key_version:
+        raise ConfigError(
+            f"the budget would not hold: the key function {gate.key!r} is not kohort's own, and may look at other rows",
+            hint="Choose a key of kohort's own, or drop method.dp",
+        )
+
+
+def with_key_version(
+    config: Partial, train: TrainSection, model: ModelSection, given: frozenset[str]
+) -> tuple[Partial, TrainSection]:
+    """`[method]` with the version of a key function that is not kohort's own, where the plan leaves it open.
+
+    Args:
+        config: `[method]` as it was given.
+        train: `[train]`, which stays as it is.
+        model: `[model]`; not read.
+        given: The keys that the plan gives.
+
+    Returns:
+        The config, and `[train]`.
+
+    Raises:
+        ConfigError: The key function is not installed here.
+    """
+    del model
+    if "method.gate.key_version" in given or config.gate.key_version:
+        return config, train
+    return replace(config, gate=replace(config.gate, key_version=key_version(config.gate.key))), train
+
+
+def require_key(gate: Gate) -> None:
+    """Refuse a plan whose key function is made by other code than is installed here.
+
+    Raises:
+        RefusedError: It is, or nothing of its name is installed.
+    """
+    try:
+        installed = key_version(gate.key)
+    except ConfigError as error:
+        raise RefusedError(error.message, hint=error.hint, code="version") from error
+    if installed != gate.key_version:
+        raise RefusedError(
+            f"the key function {gate.key!r} that is installed here is not the one that the plan was made with",
+            hint=f"Install the same version everywhere. Here method.gate.key_version is {installed!r}",
+            code="version",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, nearest
 from kohort.methods.learners import Learners, learner_of
-from kohort.methods.partial.config import Gate, config_of, release_claim, rules_at
+from kohort.methods.partial.config import Gate, config_of, release_claim, require_key, rules_at
 from kohort.methods.partial.tasks import COUNT, NEWS, ROW_COUNTS, SHARE, TELL_COUNTS
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Guarantee, Raw
@@ -26,9 +26,11 @@ def contract(approved: ApprovedPlan) -> Contract:
     arrival, learns = approved.arrival, learner_of(config_of(approved)) is not None
     stages = [0] if arrival is None else [number for number in train.rounds if arrival.brings_rows(number)]
     news = Step(task=NEWS.name, says=_news_in_words(approved), claims=(ROW_COUNTS,), rounds=stages)
+    require_key(gate)
     says = "rows that pass the gate, generalised"
     if gate.released == "raw":
         says = "rows that pass the gate, as they are"
+    says += _key_in_words(gate)
     share = Step(
         task=SHARE.name,
         says=says,
@@ -39,15 +41,27 @@ def contract(approved: ApprovedPlan) -> Contract:
     )
     count: list[Step] = []
     if gate.count == "secure":
-        count = COUNT.steps(approved, says="how often each combination of quasi-identifiers occurs", stages=stages)
+        count = COUNT.steps(approved, says=_counted_in_words(gate), stages=stages)
     elif gate.count == "global":
-        clear = "your keys of quasi-identifiers and how often each occurs, in clear"
+        clear = f"{_counted_in_words(gate)}, in clear"
         count = [Step(task=TELL_COUNTS.name, says=clear, claims=(Raw(rows=0),), rounds=stages)]
     if learns:
         return Contract.of([news, *count, share]) + LEARN.contract(approved)
     if config_of(approved).kept == "sum":
         return _summed_contract(approved, [news, *count, share])
     return Contract.of([news, *count, share, train])
+
+
+def _counted_in_words(gate: Gate) -> str:
+    """What is counted; `exact` keys are the quasi-identifiers as they are."""
+    return "how often each combination of quasi-identifiers occurs" + _key_in_words(gate)
+
+
+def _key_in_words(gate: Gate) -> str:
+    if gate.key == "exact":
+        return ""
+    code = f", version {gate.key_version}" if gate.key_version else ""
+    return f" (a row counts by its key, {gate.key}{code}: a rule of the gate, and no proof that rows are alike)"
 
 
 def _news_in_words(approved: ApprovedPlan) -> str:

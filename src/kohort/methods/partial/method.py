@@ -50,6 +50,7 @@ from kohort.methods.partial.config import (
     release_claim,
     rules_at,
     threshold_of,
+    with_key_version,
 )
 from kohort.methods.partial.contract import LEARN, contract
 from kohort.methods.partial.release import sensitive_of
@@ -402,6 +403,7 @@ METHOD = Method(
     needs=lambda _: frozenset({"data.quasi"}),
     reads=reads,
     with_model=with_kept,
+    fill=with_key_version,
     phases=phases,
     secure=secure,
     example="[method.gate]\nk = 2\nrelease_k = 5",

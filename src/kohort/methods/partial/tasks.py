@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.gate.gate import apply_gate, count_groups, count_keys, count_unit, find_rule, person_codes
-from kohort.anonymity.gate.keys import group_rows
+from kohort.anonymity.gate.keys import group_keys, group_rows
 from kohort.crypto.counting import fingerprints
 from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.learners import learner_of
@@ -90,6 +90,7 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     present = arrived if allowed is None else arrived & allowed
     frame = site.table.rows().filter(pl.Series(present))
     identifier = person_column(schema)
+    _require_own_keys(frame, gate, schema)
     keys = count_keys(frame, quasi=schema.quasi, sensitive=schema.target, rule=gate.rule, key=gate.key)
     counts = count_groups(keys, None if identifier is None else person_codes(frame, identifier))
     made = _OwnKeys(
@@ -108,6 +109,23 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     )
     site.state(GateState).keys = made
     return made
+
+
+def _require_own_keys(frame: pl.DataFrame, gate: Gate, schema: Schema) -> None:
+    """Refuse a key function from elsewhere that gives rows another key beside other rows: sites count rows apart.
+
+    Raises:
+        RefusedError: It does.
+    """
+    half = frame.height // 2
+    if not gate.key_version or not half:
+        return
+    whole, part = (group_keys(rows, schema.quasi, key=gate.key).values for rows in (frame, frame.head(half)))
+    if not whole.head(half).equals(part):
+        raise RefusedError(
+            f"the key function {gate.key!r} gives a row another key beside other rows",
+            hint="Let it look at each row alone",
+        )
 
 
 def _own_keys(site: Site) -> _OwnKeys:
