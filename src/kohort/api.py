@@ -115,7 +115,7 @@ class Federation:
         min_rows: Fewest rows of a simulated site.
         quorum: Smallest share of the sites that must answer.
         deadline: Seconds a site has for an answer.
-        arrive: Rows that come in over time, as in "20%/10 rounds".
+        arrive: Rows that come in over time, as in "20%/10 rounds"; for simulations.
         faults: Fault injection: drop-outs, stragglers and Byzantine sites.
         policy: What every simulated site allows: a `kohort.Policy`, or a mapping of its keys.
 

@@ -48,6 +48,9 @@ AUDITED, LEAKY = (
     "tests/runs/auditing/test_replay.py",
     "tests/runs/auditing/test_leaky.py tests/evaluate/attacks/test_shadow.py",
 )
+APPENDED = "tests/methods/partial/test_appended_rows.py"
+KEYS = "tests/methods/partial/test_key_functions.py"
+RULES = "tests/methods/partial/test_site_rules.py"
 RELEASED = "tests/evaluate/attacks/test_released.py"
 PLAIN_ORDER = "fedavg-order or silo-order"
 FORGED, PINNED = "tests/cli/test_ledger_forgeries.py", "tests/transport/deployment/test_pinned_ledgers.py"
@@ -401,7 +404,7 @@ MUTANTS = (
     Mutant(
         "door: claims",
         "privacy/door.py",
-        "if not step.allows(guarantee, ledger_context.to):",
+        "if not step.allows(guarantee, ledger_context.to, site.name):",
         "if False:",
         ROWS,
         "row_1",
@@ -856,6 +859,30 @@ MUTANTS = (
     Mutant("sums beside a hub: the plan's word", "rounds/totals/summed_tasks.py",
            "    if data and not phase.hub_rows:", "    if False:",
            "tests/methods/partial/test_kept_sum.py", "only_where_the_plan"),
+    Mutant("gate: a site's own threshold", "methods/partial/tasks.py",
+           "    found = found.reaching(threshold_of(rules))", "    found = found", RULES, "demands_more"),
+    Mutant("gate: a site's own claims at the door", "privacy/contract.py",
+           "dict(self.per_site).get(site, self.claims) if self.per_site else self.claims", "self.claims",
+           RULES, "plans_rules_alone"),
+    Mutant("appended rows: those that are known", "transport/deployment/appended.py",
+           "        if not frame.head(known.height).equals(known):\n", "        if False:\n", APPENDED, "at_the_end"),
+    Mutant("appended rows: as they were at a step", "transport/deployment/appended.py",
+           'rows, _, digest = self._store.pin(f"rows-{round_number:06d}", now).partition(" ")',
+           'rows, _, digest = now.partition(" ")', "tests/transport/deployment/test_appended.py",
+           "same_rows or pinned"),
+    Mutant("appended rows: parts of a total", "rounds/counting.py",
+           "            _note_batches(site, side)\n", "", APPENDED, "counted_again"),
+    Mutant("appended rows: a few are not counted", "rounds/counting.py",
+           "if sum(number > 0 for number in told) < least or sum(told) < own.least:", "if False:",
+           APPENDED, "counts_for_a_few"),
+    Mutant("gate: other code of a key function", "methods/partial/config.py",
+           "    if installed != gate.key_version:\n", "    if False:\n", KEYS, "other_code or version_is_approved"),
+    Mutant("gate: keys that depend on other rows", "methods/partial/tasks.py",
+           "    if not whole.head(half).equals(part):\n", "    if False:\n", KEYS, "row_alone"),
+    Mutant("gate: any object as a key function", "anonymity/gate/key_kinds/function.py",
+           "    if not isinstance(found, GateKey):\n", "    if found is None:\n", KEYS, "row_alone"),
+    Mutant("gate: a policy raises classes", "methods/partial/config.py",
+           "release_k=max(rules.release_k, policy.min_k)", "release_k=rules.release_k", RULES, "policy_raises"),
     Mutant("one-shot: parts of a batch", "methods/oneshot/state.py",
            "        _large_enough(state, (members & going, members - going))\n", "        pass\n",
            "tests/runs/test_continued.py", "one_is_refused or stayers"),

@@ -40,6 +40,7 @@ def _plan(
     bounds: Mapping[str, Any] | None = None,
     preflight: str = "none",
     columns: Mapping[str, Any] | None = None,
+    arrive: str | None = None,
 ) -> Callable[[], Plan]:
     """A small plan; with `declared`, every column's domain is. `columns` are further keys of its data."""
 
@@ -58,7 +59,7 @@ def _plan(
             only_read(
                 {
                     "data": data | ({"categories": CATEGORIES} if declared else {}) | dict(columns or {}),
-                    "sites": {"split": "files", **example.get("sites", {})},
+                    "sites": {"split": "files", **example.get("sites", {})} | ({"arrive": arrive} if arrive else {}),
                     "model": {"hidden": [3]} if model is None else dict(model),
                     "train": {"rounds": 2, "batch": 16, "lr": 0.01} | dict(train or {}),
                     "method": {**example["method"], **(own or {})},
@@ -84,6 +85,7 @@ LOGISTIC = {"kind": "logistic"}
 SGD = {"batch": 0, "optimizer": "sgd"}
 LOCAL = {"gate": {"k": 5, "release_k": 5, "count": "local"}}
 LOCAL_K = {"gate": LOCAL["gate"] | {"release_l": 1}}
+STRICTER = {"gate": LOCAL["gate"] | {"per_site": {VICTIM: {"k": 6, "release_k": 6}}}}
 AGE = {"age": [0, 100]}
 CONSENT = {"consent": "agreed", "quasi": ["ward"], "test": 0}
 """Of the wards, each has enough rows over all sites: what keeps the canary at home is that its person did not agree."""
@@ -115,7 +117,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "fedavg, noisy domains": _plan("fedavg", _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, masks, noisy domains": _plan("fedavg", MASKS | _dp(**LOOSE), train=SGD, declared=False, bounds=AGE),
     "fedavg, bfv": _plan("fedavg", {"secure": {"sum": "bfv"}}),
-    "partial, local": _plan("partial", LOCAL),
+    "partial, local, rules per site, tables read again": _plan("partial", STRICTER, arrive="appended/1 round"),
     "partial, consent": _plan("partial", RAW, columns=CONSENT),
     "central, consent": _plan("central", columns=CONSENT),
     "partial, kept sum": _plan("partial", LOCAL | MASKS | {"kept": "sum"}),

@@ -16,6 +16,7 @@ from typing import Any
 from kohort.errors import ConfigError, nearest
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Guarantee, Pairs
+from kohort.privacy.policy import Policy
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import JudgeSection, SecureSumSection, TrainingPhase
@@ -66,6 +67,8 @@ class Method:
     """How sums are protected, for methods that have any."""
     judge: Callable[[Any], JudgeSection | None] = lambda _: None
     """How held-out rows judge the model, for methods that ask them."""
+    claim_at: Callable[[Any, str, Policy, Guarantee], Guarantee] = lambda _config, _site, _policy, claim: claim
+    """A claim as one site keeps it, by the plan's rules for that site and its own policy: equal or stronger."""
     clusters: Callable[[Any], Mapping[str, tuple[str, ...]] | None] = lambda _: None
     """The clusters of sites the config itself names, if it does."""
     needs: Callable[[Any], frozenset[str]] = lambda _: frozenset()
@@ -101,18 +104,25 @@ class Method:
             hint = "Choose another method, or take rows without consent to share out of the tables, and drop the key"
             raise ConfigError(f"method {self.name!r} does not respect data.consent: {reason}", hint=hint)
 
-    def planned(self, approved: ApprovedPlan, rows: int) -> Sequence[Guarantee]:
+    def planned(
+        self, approved: ApprovedPlan, rows: int, *, site: str = "", policy: Policy | None = None
+    ) -> Sequence[Guarantee]:
         """Everything that a site's policy judges before anything leaves.
 
         Args:
             approved: The approved plan.
             rows: How many rows the site has.
+            site: The site's name; empty: what is claimed at any site.
+            policy: Its policy, which may raise what the method claims.
 
         Returns:
             The method's claims, and from how many persons on pairs of categories open, where they are counted.
         """
         least = self.least_pair(approved)
-        return (*self.claims(approved.config, rows), *([] if least is None else [Pairs(least=least)]))
+        made = self.claims(approved.config, rows)
+        if policy is not None:
+            made = [self.claim_at(approved.config, site, policy, claim) for claim in made]
+        return (*made, *([] if least is None else [Pairs(least=least)]))
 
     def for_model(self, config: Any, model: ModelSection) -> Any:
         """The config under a plan's `[model]`.

@@ -56,12 +56,17 @@ def _classes_in_words(claim: KAnonymous) -> str:
     said = f"k-anonymous with k = {claim.k}"
     said += f", l = {claim.l}" if claim.l > 1 else ""
     said += f", t = {claim.t:g}" if claim.t is not None else ""
+    said += _counted_in_words(claim.gate_k)
     return f"{said}, verified before it leaves" if claim.verified else f"{said}, not verified"
+
+
+def _counted_in_words(gate_k: int | None) -> str:
+    return "" if gate_k is None else f", of keys that were counted at least {gate_k} times"
 
 
 def _raw_in_words(claim: Raw) -> str:
     by = f", released on the counts of {claim.counted_by}" if claim.counted_by else ""
-    return f"raw rows, no protection{by}"
+    return f"raw rows, no protection{by}{_counted_in_words(claim.gate_k)}"
 
 
 _IN_WORDS: dict[type[Guarantee], Callable[[Any], str]] = {

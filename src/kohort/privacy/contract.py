@@ -67,6 +67,7 @@ class Step:
         rows: Whether the answer holds rows, or classes of rows, that the recipient may keep.
         booked: Whether the total of a sum is noted in the book of openings.
         grouped: Whether its totals leave out whole public groups of sites, or nobody.
+        per_site: Sites for which the plan has stricter rules, and what the answer may claim there instead.
     """
 
     task: str
@@ -84,20 +85,23 @@ class Step:
     rows: bool = False
     booked: bool = False
     grouped: bool = False
+    per_site: tuple[tuple[str, tuple[Guarantee, ...]], ...] = ()
 
-    def allows(self, guarantee: Guarantee, to: str) -> bool:
+    def allows(self, guarantee: Guarantee, to: str, site: str = "") -> bool:
         """Whether a release with this guarantee may answer the step.
 
         Args:
             guarantee: What the release claims.
             to: Whom it is for.
+            site: Whose release it is.
 
         Returns:
             True when it is equal to one of the step's claims, or stronger.
         """
         if (to == "hub") != (self.to == "hub"):
             return False
-        for claim in self.claims:  # noqa: SIM110 - for every site in every round, a third of the time of any()
+        claims = dict(self.per_site).get(site, self.claims) if self.per_site else self.claims
+        for claim in claims:  # noqa: SIM110 - for every site in every round, a third of the time of any()
             if is_at_least(guarantee, claim):
                 return True
         return False

@@ -122,7 +122,7 @@ def _objection(
     metrics: Sequence[str],
 ) -> str | None:
     """The reason why a release may not leave; None if it may."""
-    if not step.allows(guarantee, ledger_context.to):
+    if not step.allows(guarantee, ledger_context.to, site.name):
         return f"the release claims {guarantee.kind}, which is weaker than what the plan's contract says"
     if not 0 <= rows <= site.count:
         return f"the release speaks of {rows} rows, the site holds {site.count}"

@@ -60,6 +60,8 @@ class ExplainedStep:
     """Whether its totals leave out whole public groups, or nobody."""
     per_sum: bool = False
     """Whether it is answered once for each secure sum, as the key-holder's steps are."""
+    per_site: tuple[tuple[str, tuple[Guarantee, ...]], ...] = ()
+    """Sites for which the plan has stricter rules, and what is claimed there instead."""
 
     @property
     def often(self) -> str:
@@ -81,8 +83,12 @@ class ExplainedStep:
         """Under which claim, in words; the weakest first. What only serves the protocol needs no words of its own."""
         if self.per_sum and self.sites:
             return f"over at least {self.sites} sites, never a part of it"
-        telling = [claim for claim in self.claims if not isinstance(claim, Public)] or self.claims
-        return "; or ".join(dict.fromkeys(claim_in_words(claim, to=self.to) for claim in telling))
+        return "; ".join(
+            [
+                _claims_in_words(self.claims, self.to),
+                *(f"at {site}: {_claims_in_words(claims, self.to)}" for site, claims in self.per_site),
+            ]
+        )
 
     @property
     def heading(self) -> str:
@@ -102,11 +108,21 @@ class ExplainedStep:
             "at_most": self.at_most,
             "what": self.what,
             "to": self.to,
-            "claims": [{"kind": claim.kind, **asdict(claim)} for claim in self.claims],
+            "claims": [_claim_mapping(claim) for claim in self.claims],
             "protection": self.protection,
             "sites": self.sites,
             "rows": self.rows,
+            "per_site": {site: [_claim_mapping(claim) for claim in claims] for site, claims in self.per_site},
         }
+
+
+def _claims_in_words(claims: Sequence[Guarantee], to: str) -> str:
+    telling = [claim for claim in claims if not isinstance(claim, Public)] or claims
+    return "; or ".join(dict.fromkeys(claim_in_words(claim, to=to) for claim in telling))
+
+
+def _claim_mapping(claim: Guarantee) -> dict[str, Any]:
+    return {"kind": claim.kind, **asdict(claim)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +271,7 @@ def _explained(step: Step, *, at_most: bool = False) -> ExplainedStep:
         booked=step.booked,
         grouped=step.grouped,
         per_sum=step.repeats,
+        per_site=step.per_site,
     )
 
 

@@ -77,11 +77,14 @@ class Raw(Guarantee):
     """Rows as they are. No protection.
 
     `counted_by` names the other sites whose reported counts justified the release; empty when the site counted itself.
+    `gate_k` is how often, at least, a gate counted the key of every row; None where no gate decided.
     """
 
     kind: ClassVar[str] = "raw"
+    optional: ClassVar[frozenset[str]] = frozenset({"gate_k"})
     rows: int
     counted_by: str = ""
+    gate_k: int | None = None
 
     @cached_property
     def strength(self) -> tuple[float, ...]:
@@ -127,11 +130,12 @@ class KAnonymous(Guarantee):
 
     Every equivalence class holds at least `k` units (rows, or persons) and `l` distinct values of each column in
     `sensitive`; the distribution of its sensitive values is within `t` of the whole table's (None: not claimed).
-    `verified` means the checker confirmed it.
+    `verified` means the checker confirmed it. `gate_k` is how often, at least, a gate counted the key of every released
+    row; None where no gate decided.
     """
 
     kind: ClassVar[str] = "k-anonymous"
-    optional: ClassVar[frozenset[str]] = frozenset({"unit", "sensitive"})
+    optional: ClassVar[frozenset[str]] = frozenset({"unit", "sensitive", "gate_k"})
     k: int
     l: int = 1  # noqa: E741 - the literature's own letter
     t: float | None = None
@@ -139,6 +143,7 @@ class KAnonymous(Guarantee):
     verified: bool = False
     unit: str = "row"
     sensitive: tuple[str, ...] = ()
+    gate_k: int | None = None
 
     @cached_property
     def strength(self) -> tuple[float, ...]:
@@ -305,7 +310,13 @@ def is_at_least(claim: Guarantee, other: Guarantee) -> bool:
 def _classes_hold(claim: KAnonymous, other: KAnonymous) -> bool:
     near = other.t is None or (claim.t is not None and claim.t <= other.t)
     same_units = other.unit in {"row", claim.unit} and {*other.sensitive} <= {*claim.sensitive}
-    return claim.k >= other.k and claim.l >= other.l and near and same_units and claim.verified >= other.verified
+    passed = (claim.gate_k or 0) >= (other.gate_k or 0)
+    stronger = claim.k >= other.k and claim.l >= other.l and claim.verified >= other.verified
+    return stronger and near and same_units and passed
+
+
+def _raw_holds(claim: Raw, other: Raw) -> bool:
+    return claim.counted_by in {"", other.counted_by} and (claim.gate_k or 0) >= (other.gate_k or 0)
 
 
 def _sum_holds(claim: SecureSum, other: SecureSum) -> bool:
@@ -324,7 +335,7 @@ def _noise_holds(claim: DP, other: DP) -> bool:
 
 
 _COMPARED: dict[type[Guarantee], Callable[[Any, Any], bool]] = {
-    Raw: lambda claim, other: claim.counted_by in {"", other.counted_by},
+    Raw: _raw_holds,
     Domain: lambda claim, other: set(claim.columns) <= set(other.columns),
     Aggregate: lambda claim, other: claim.rows >= other.rows,
     KAnonymous: _classes_hold,

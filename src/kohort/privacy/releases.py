@@ -152,7 +152,8 @@ def units_of(frame: pl.DataFrame, person: str | None) -> list[Unit]:
     """What a release account knows each row by.
 
     Args:
-        frame: The rows as they are, before they are generalised, with all their columns.
+        frame: The rows as they are, before they are generalised, with all their columns. Where a table is released in
+            batches, the whole table: rows that are equal are then the same in every batch.
         person: The column that says whom a row is about; None where every row is its own person.
 
     Returns:

@@ -28,7 +28,7 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
-from kohort.protocol.validate import validate
+from kohort.protocol.validate import validate, validate_ask
 from kohort.protocol.wire import EncodedReplies, Payload
 from kohort.rng import Streams
 
@@ -50,8 +50,8 @@ __all__ = [
 T = TypeVar("T")
 AT_A_TIME = 64
 """How many sites are asked at a time when the protocol processes replies as they come in (`Ask.take`)."""
-Claims = Callable[[int], Sequence[Guarantee]]
-"""From a site's row count to everything that the plan will claim there."""
+Claims = Callable[[Site], Sequence[Guarantee]]
+"""From a site to everything that the plan will claim there."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Engine(Protocol):
         """Let every site's policy judge what the plan will ask, before any byte leaves.
 
         Args:
-            claims: What a site with so many rows will be asked to release.
+            claims: What a site will be asked to release.
             tasks: The tasks it will be asked for.
 
         Returns:
@@ -207,7 +207,7 @@ class LocalEngine:
         """Let every site's policy judge all claims of the plan before any byte leaves.
 
         Args:
-            claims: From a site's row count to everything the plan will claim there.
+            claims: From a site to everything the plan will claim there.
             tasks: Further task names that each site must be willing to answer.
 
         Returns:
@@ -224,7 +224,7 @@ class LocalEngine:
             site.approved = self.approved
             site.find_peer = find_peer
         for site in self.sites.values():
-            against = first_objection(site, claims(site.count), [plan_task, *tasks])
+            against = first_objection(site, claims(site), [plan_task, *tasks])
             if against is not None:
                 claim, reason = against
                 ledger_context = LedgerContext(what=plan_task, request=self.approved.plan_hash)
@@ -311,7 +311,7 @@ class LocalEngine:
                 Excluded(failure.site, unmet if failure.code == "refused" else "failed", failure.reason)
                 for failure in answers.failures
             ]
-        good, body, bad = validate(names, encoded, ask.expect, self.declared)
+        good, body, bad = validate_ask(names, encoded, ask, self.declared)
         excluded += late
         excluded += bad
         return good, body, answers.slowest, most

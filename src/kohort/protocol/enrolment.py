@@ -50,10 +50,12 @@ __all__ = [
     "PREPARE",
     "DomainState",
     "Enrolled",
+    "declared_rows",
     "encoder_for",
     "enrol",
     "enrolment_contract",
     "rows_to_say",
+    "take_appended",
 ]
 
 _ROW_COUNT = Public(what="row count")
@@ -172,6 +174,42 @@ def _set_aside_rows(site: Site, encoder: Encoder) -> None:
     kept = rows.filter(pl.Series(~outside))
     low = None if table.low is None else table.low - int(outside[: table.low].sum())
     site.table = SiteTable(kept, 0, kept.height, low=low, low_by_row=table.low_by_row)
+
+
+def take_appended(site: Site, round_number: int) -> None:
+    """Let a site read its table again, and take the rows that were appended to it.
+
+    Args:
+        site: The site, which has enrolled.
+        round_number: The round before which the plan asks for it.
+
+    Raises:
+        RefusedError: The site cannot read its table again, or rows that the run knows were changed.
+        DataError: The table cannot be read, or its columns are of other types.
+    """
+    if site.read_appended is None:
+        raise RefusedError("the table of this site cannot be read again")
+    rows = site.read_appended(round_number)
+    inside = site.encoder.within(rows)
+    if not inside.all():
+        reason = (
+            f"{int((~inside).sum())} appended rows have a category or class outside the agreed domain and take no part"
+        )
+        site.ledger.note(site.chain, LedgerContext(what=PREPARE.name, round=round_number), reason=reason)
+    site.append(rows, inside)
+
+
+def declared_rows(site: Site) -> int:
+    """How many rows a site declares: as many as it enrolled with, and those that were appended since.
+
+    Args:
+        site: The site.
+
+    Returns:
+        The number. Rows that take no part are among them, for how many these are must not be seen.
+    """
+    enrolled = site.state(DomainState).rows
+    return (site.count - site.rows_appended if enrolled is None else enrolled) + site.rows_appended
 
 
 def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:

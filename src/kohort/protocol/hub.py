@@ -69,6 +69,8 @@ class Ask(NamedTuple):
     """Gets every validated reply with its site, as it comes in: of many large replies, few are held at a time."""
     then: Ask | None = None
     """What the same sites are asked next, whatever they answer to this: it travels in the same message."""
+    redeclares: bool = False
+    """Whether `rows` of the replies is how many rows each site holds from now on, in place of what it declared."""
 
     def request(self, approved: ApprovedPlan, streams: Streams, payload: Payload, alone: str = "") -> Request:
         """The request that every engine makes of it, hash for hash.

@@ -64,6 +64,11 @@ class SiteTable:
         return self.frame.slice(self.start, self.count)
 
 
+def _longer(table: SiteTable, rows: pl.DataFrame) -> SiteTable:
+    whole = pl.concat([table.rows(), rows])
+    return SiteTable(whole, 0, whole.height)
+
+
 UNUSED = ("target", "drop")
 """Why rows of a table take no part in a run: no target, or another missing value where the plan drops such rows."""
 
@@ -92,7 +97,12 @@ class Site:
         self, *, name: str, table: SiteTable, schema: Schema, policy: Policy, streams: Streams, ledger: Ledger
     ) -> None:
         self.name = name
-        self.table = self._all_rows = table
+        self.table = self._all_rows = self._read_rows = table
+        self.rows_appended = 0
+        """Rows that were appended to its table since the run began, those that take no part included."""
+        self.read_appended: Callable[[int], pl.DataFrame] | None = None
+        """Reads the table again in a round of a run, and gives the rows that were appended since it was read last; None
+        at a site whose table cannot be read again."""
         self.schema = schema
         self.policy = policy
         self.streams = streams
@@ -213,6 +223,24 @@ class Site:
         self._table = table
         self.count = table.count
         """How many rows the site holds; a plain attribute, because the door reads it in every round."""
+
+    def append(self, rows: pl.DataFrame, inside: NDArray[np.bool_]) -> None:
+        """Take rows that were appended to the table, after all others.
+
+        The data version changes if one of them can be counted: one that takes part, and whose person agreed to share.
+
+        Args:
+            rows: The rows.
+            inside: Which of them lie in the agreed domain; the others take no part.
+        """
+        kept = rows.filter(pl.Series(inside))
+        self.rows_appended += rows.height
+        self._read_rows = _longer(self._read_rows, rows)
+        self.table = _longer(self.table, kept)
+        column = self.schema.consent
+        if kept.height if column is None else (consent_levels(kept[column]) == SHARE).any():
+            self._all_rows = self._read_rows
+            self.__dict__.pop("data_version", None)
 
     def may_leave(self) -> NDArray[np.bool_] | None:
         """Which rows of the table may leave the site by what their persons agreed to; None where nobody was asked."""

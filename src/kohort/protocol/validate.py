@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, KohortError
-from kohort.protocol.hub import Excluded, Expect
+from kohort.protocol.hub import Ask, Excluded, Expect, Replies
 from kohort.protocol.wire import EncodedReplies, Layout, Payload, decode, stack_encoded
 
-__all__ = ["validate"]
+__all__ = ["UNDECLARED", "validate", "validate_ask"]
+
+UNDECLARED = 1 << 53
+"""More rows than any site has: nothing was declared yet."""
 
 _FITS = "the reply does not have the expected parts"
 
@@ -49,6 +52,27 @@ def validate(
     good = [index for index, reason in enumerate(reasons) if not reason]
     excluded = [Excluded(site, "excluded", reason) for site, reason in zip(sites, reasons, strict=True) if reason]
     return [sites[index] for index in good], encoded.take(good), excluded
+
+
+def validate_ask(
+    sites: Sequence[str], body: EncodedReplies | Sequence[bytes], ask: Ask, declared: dict[str, int]
+) -> tuple[Sequence[str], EncodedReplies | list[bytes], list[Excluded]]:
+    """Check the replies to a request, and take down the rows that sites declare in them, where it asks for that.
+
+    Args:
+        sites: The sites, in the order of their replies.
+        body: Their replies, stacked or one by one.
+        ask: What they were asked.
+        declared: The row count that each site declared; changed where the request asks for row counts anew.
+
+    Returns:
+        As `validate`.
+    """
+    known = dict.fromkeys(sites, UNDECLARED) if ask.redeclares else declared
+    good, kept, excluded = validate(sites, body, ask.expect, known)
+    if ask.redeclares and good:
+        declared.update(zip(good, Replies(good, kept).metric("rows").tolist(), strict=True))
+    return good, kept, excluded
 
 
 def _stack(body: Sequence[bytes]) -> EncodedReplies | None:

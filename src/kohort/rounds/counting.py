@@ -45,6 +45,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.group_secrets import carry_secret
 from kohort.rounds.summing import (
+    SumState,
     SumTask,
     Total,
     join_session,
@@ -55,11 +56,13 @@ from kohort.rounds.summing import (
     trust_of,
 )
 
-__all__ = ["Approved", "KeyCounts", "SecureCount", "is_approved"]
+__all__ = ["Approved", "KeyCounts", "Proven", "SecureCount", "is_approved"]
 
 ATTEMPTS = 3
 """How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
 _SAYS = "your part of a secret that the sites share, so that the hub cannot read what is counted"
+_FAMILY = "rows"
+"""Counts belong to the totals of rows."""
 _FIRST = 2**64 - 1
 """What a site tells its peers in place of new rows when it has counted nothing yet."""
 
@@ -72,7 +75,14 @@ class KeyCounts:
     counts: NDArray[np.int64]
     rows: int
     cap: int
-    """The threshold: no site says more than that a key reaches it."""
+    """No site says more of a key than that its own count reaches this: the threshold, or that of the strictest site."""
+    threshold: int = 0
+    """The total that a key must reach to be proposed; 0 where it is the cap."""
+
+    @property
+    def least(self) -> int:
+        """The total that every proposed key must reach."""
+        return self.threshold or self.cap
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +107,20 @@ class _Proposal:
     transcript: bytes
     prints: Fingerprints
     sites: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Proven:
+    """Keys that a checked total proves to be frequent: fingerprints, and totals of counts that sites cut off."""
+
+    f: Integers
+    h: Integers
+    totals: Integers
+
+    def reaching(self, threshold: int) -> Proven:
+        """Those whose totals reach a threshold, such as that of a site with stricter rules."""
+        enough = self.totals >= np.uint64(threshold)
+        return Proven(self.f[enough], self.h[enough], self.totals[enough])
 
 
 @dataclass
@@ -137,12 +161,12 @@ class SecureCount:
         self._counts_of = counts_of
         self._scheme = scheme
         self.secret = Task(name=f"{name}.secret", one=self._agree, public=False)
-        self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61, family="rows")
+        self.size = sum_task(f"{name}.size", self._sketch, scheme=scheme, modulus=P61, family=_FAMILY)
         self.table = sum_task(
-            f"{name}.table", self._table, scheme=scheme, modulus=P61, family="rows", over=self.same_sites
+            f"{name}.table", self._table, scheme=scheme, modulus=P61, family=_FAMILY, over=self.same_sites
         )
         self.proof = sum_task(
-            f"{name}.proof", self._prove, scheme=scheme, modulus=P61, family="rows", over=self.same_sites
+            f"{name}.proof", self._prove, scheme=scheme, modulus=P61, family=_FAMILY, over=self.same_sites
         )
 
     def steps(self, approved: ApprovedPlan, *, says: str, stages: Sequence[int]) -> list[Step]:
@@ -266,6 +290,7 @@ class SecureCount:
         blob = side.reply(step, request.payload.blobs["inbox"])
         if step == 1:
             self._check_recount(site, side)
+            _note_batches(site, side)
         return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0)
 
     def _begin_group(self, site: Site, request: Request) -> GroupSite:
@@ -284,7 +309,7 @@ class SecureCount:
             trust.identity,
             trust.find_peer,
             colluders=trust.colluders,
-            told=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.cap),
+            told=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.least),
         )
         state.groups[self._name] = (stage, side)
         return side
@@ -301,10 +326,10 @@ class SecureCount:
         own = self._counts_of(site)
         if not self._again or self._name not in site.state(CountState).counted:
             return
-        told = [own.cap if number == _FIRST else number for number in side.heard.values()]
+        told = [own.least if number == _FIRST else number for number in side.heard.values()]
         least = max(MIN_SITES, side.colluders + 2)
-        if sum(number > 0 for number in told) < least or sum(told) < own.cap:
-            raise RefusedError(f"keys are counted again when {least} sites have new rows, {own.cap} in all")
+        if sum(number > 0 for number in told) < least or sum(told) < own.least:
+            raise RefusedError(f"keys are counted again when {least} sites have new rows, {own.least} in all")
 
     def new_rows(self, site: Site) -> int:
         """How many rows of the site are in none of its counts yet."""
@@ -339,7 +364,7 @@ class SecureCount:
         """
         return fingerprints(self.secret_of(site), self._counts_of(site).keys if keys is None else keys)
 
-    def proven(self, site: Site, stage: int, announced: Integers) -> Fingerprints | None:
+    def proven(self, site: Site, stage: int, announced: Integers) -> Proven | None:
         """The keys that the announced totals prove to be frequent.
 
         Args:
@@ -348,7 +373,7 @@ class SecureCount:
             announced: Checked totals, as the hub announces them; a wrong one is not judged a second time.
 
         Returns:
-            Their fingerprints; None when the site took no part in the proof, and nothing is proven to it.
+            The keys; None when the site took no part in the proof, and nothing is proven to it.
 
         Raises:
             IntegrityError: The totals are not those of the proof, or a proposed key does not reach the threshold.
@@ -358,11 +383,11 @@ class SecureCount:
             return None
         try:
             totals = proven_total(self.secret_of(site), proposal.transcript, sorted(proposal.sites), announced)
-            _require_frequent(totals, keys=len(proposal.prints.f), threshold=self._counts_of(site).cap)
+            _require_frequent(totals, keys=len(proposal.prints.f), threshold=self._counts_of(site).least)
         except IntegrityError:
             del site.state(CountState).proposals[self._name]
             raise
-        return proposal.prints
+        return Proven(proposal.prints.f, proposal.prints.h, totals)
 
     def same_sites(self, site: Site, request: Request, inputs: Mapping[str, bytes]) -> frozenset[str]:
         """The sites of the count's first sum, which every further one must be over; `sum_task` asks for it.
@@ -429,6 +454,16 @@ class SecureCount:
         asked = zip(proposed.f.tolist(), proposed.h.tolist(), strict=True)
         vector = np.asarray([counts.get(key, 0) for key in asked], dtype=np.uint64)
         return with_check(self.secret_of(site), context.transcript, site.name, vector), own.rows
+
+
+def _note_batches(site: Site, side: GroupSite) -> None:
+    """Note whose rows are more than in the last count, as all sites of the group heard: their totals have new parts."""
+    if site.plan.arrival is None or not site.plan.arrival.appended:
+        return
+    known = site.state(SumState).batches.setdefault(_FAMILY, {})
+    for name, number in side.heard.items():
+        if name != site.name and number not in (0, _FIRST):
+            known[name] = known.get(name, 0) + 1
 
 
 def _require_frequent(totals: Integers, *, keys: int, threshold: int) -> None:

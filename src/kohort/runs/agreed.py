@@ -9,17 +9,20 @@ import polars as pl
 
 from kohort.methods.registry import find_method
 from kohort.privacy.contract import Contract
+from kohort.privacy.guarantee import Guarantee
 from kohort.protocol.enrolment import enrolment_contract
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.arrival import parse_arrival
+from kohort.protocol.site import Site
 from kohort.rounds.domains.learning import learning_steps
+from kohort.rounds.plan_account import with_total_claim
 from kohort.runs.config import Plan
 from kohort.tables.answers import settle_target
 from kohort.tables.consent import consenting_rows
 from kohort.tables.frames import handle_missing
 from kohort.tables.schema import Schema
 
-__all__ = ["approved_plan_for", "complete_rows", "usable_rows"]
+__all__ = ["approved_plan_for", "claims_at", "complete_rows", "usable_rows"]
 
 
 def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str, ...] = ()) -> ApprovedPlan:
@@ -66,6 +69,20 @@ def approved_plan_for(plan: Plan, *, schema: Schema, run: str, sites: tuple[str,
         return replace(approved, contract=first)
     rest = enrolment_contract(approved, learning_steps(approved)) + method.contract(approved)
     return replace(approved, contract=first + rest)
+
+
+def claims_at(approved: ApprovedPlan, site: Site) -> list[Guarantee]:
+    """What an approved plan claims at one site, which the site's policy judges before anything leaves.
+
+    Args:
+        approved: The approved plan.
+        site: The site, with its policy.
+
+    Returns:
+        The claims of the method as this site keeps them, and the budget of the whole plan.
+    """
+    planned = find_method(approved.method).planned(approved, site.count, site=site.name, policy=site.policy)
+    return with_total_claim(approved, planned)
 
 
 def _preflight_contract(approved: ApprovedPlan) -> Contract:

@@ -13,11 +13,13 @@ from typing import Protocol
 import polars as pl
 
 from kohort.crypto.identity.parties import Identity
+from kohort.errors import ConfigError
 from kohort.privacy.ledger.ledger import Ledger
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.protocol.engine import Engine, LocalEngine
 from kohort.protocol.key_holder import needs_key_holder, simulated_key_holder
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.arrival import parse_arrival
 from kohort.protocol.site import Site, SiteTable
 from kohort.rng import Streams
 from kohort.runs.config import Plan
@@ -73,8 +75,15 @@ class Simulation:
     name: str = "local"
 
     def check(self, plan: Plan) -> None:
-        """All that its method needs is in the plan: nobody else declares it."""
+        """All that its method needs is in the plan: nobody else declares it. Simulated sites have no tables to append
+        to."""
         require_complete(plan)
+        arrival = parse_arrival(plan.sites.arrive)
+        if arrival is not None and arrival.appended:
+            raise ConfigError(
+                "rows that are appended are for sites with tables of their own",
+                hint='Run it over real sites, or simulate it with sites.arrive = "20%/10 rounds"',
+            )
 
     def populate(self, plan: Plan, streams: Streams) -> Population:
         """Read, check, hold out and deal out."""

@@ -157,7 +157,8 @@ class SitesSection:
     deadline: Annotated[float, Gt(0)] | None = None
     """Seconds a site has for an answer; later ones are left out and named."""
     arrive: str | None = None
-    """Rows come in over time, as in "20%/10 rounds"; for methods that share rows."""
+    """Rows come in over time, as in "20%/10 rounds"; for methods that share rows. "appended/10 rounds": real sites read
+    their tables again every ten rounds, and take the rows that were appended."""
     faults: Faults = field(default_factory=Faults)
     """Fault injection: drop-outs, stragglers and Byzantine sites."""
 

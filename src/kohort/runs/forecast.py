@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.gate.gate import count_groups, count_keys, count_unit, person_codes
 from kohort.errors import ConfigError
-from kohort.methods.partial.config import Gate, Partial, person_column, threshold_of
+from kohort.methods.partial.config import Gate, Partial, person_column, rules_at, threshold_of
 from kohort.models.base import Model
 from kohort.rng import Streams
 from kohort.runs.backend import Simulation
@@ -190,13 +190,11 @@ def _one_round(plan: Plan) -> Plan:
 def _compare(plan: Plan, whole: Population, seed: int) -> _Compared:
     part, aside, places = _held_out(whole, seed)
     gate = _gate_of(plan)
-    rows = {"k": max(2, round(gate.k * (1 - HELD_OUT)))}
-    if gate.l is not None and count_unit(gate.rule) == "key+sensitive":
-        rows["l"] = max(2, round(gate.l * (1 - HELD_OUT)))
+    rows = _reduced(gate)
     place = _Fixed(population=part)
     shared = run(_counted_here(plan, **rows), seed=seed, backend=place)
     averaged = run(
-        _with_gate(plan, rule="k-anonymity", k=whole.frame.height + 1, count="local"),
+        _with_gate(plan, rule="k-anonymity", k=whole.frame.height + 1, l=None, t=None, count="local", per_site={}),
         seed=seed,
         backend=place,
     )
@@ -207,6 +205,19 @@ def _compare(plan: Plan, whole: Population, seed: int) -> _Compared:
         rare=_rare(plan, whole)[places][usable],
         seconds=averaged.seconds["slowest_site"],
     )
+
+
+def _reduced(gate: Gate) -> dict[str, Any]:
+    """The thresholds that count rows, as many times lower as there are fewer rows; of the plan and of single sites."""
+    counted = ("k", "l") if count_unit(gate.rule) == "key+sensitive" else ("k",)
+
+    def lower(key: str, value: float) -> float:
+        return max(2, round(value * (1 - HELD_OUT))) if key in counted else value
+
+    own = {
+        site: {key: lower(key, value) for key, value in rules.given().items()} for site, rules in gate.per_site.items()
+    }
+    return {key: lower(key, value) for key in counted if (value := getattr(gate, key)) is not None} | {"per_site": own}
 
 
 def _held_out(whole: Population, seed: int) -> tuple[Population, pl.DataFrame, NDArray[np.int64]]:
@@ -236,8 +247,10 @@ def _rare(plan: Plan, whole: Population) -> Mask:
         frame = whole.frame[begin:end]
         keys = count_keys(frame, quasi=schema.quasi, sensitive=schema.target, rule=gate.rule, key=gate.key)
         counts = count_groups(keys, None if person is None else person_codes(frame, person))
-        found.append(counts[keys.codes] < threshold_of(gate))
-    return np.concatenate(found)
+        found.append(counts[keys.codes])
+    thresholds = [threshold_of(rules_at(gate, site)) for site in whole.names]
+    rare: Mask = np.concatenate(found) < np.repeat(thresholds, np.diff(whole.starts))
+    return rare
 
 
 def _predictable(model: Model, frame: pl.DataFrame) -> Mask:

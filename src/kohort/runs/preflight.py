@@ -10,14 +10,12 @@ from dataclasses import dataclass
 
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.errors import ConfigError, DataError
-from kohort.methods.registry import find_method
 from kohort.protocol.engine import Engine, drive
 from kohort.protocol.hub import Coordinator
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.rng import Streams
 from kohort.rounds.domains.preflight import Preflight, preflight
-from kohort.rounds.plan_account import with_total_claim
-from kohort.runs.agreed import approved_plan_for
+from kohort.runs.agreed import approved_plan_for, claims_at
 from kohort.runs.backend import Backend, RunContext
 from kohort.runs.config import Plan
 from kohort.runs.ledgers import open_ledger, seal_ledger, signers_of
@@ -112,11 +110,10 @@ def run_preflight(
     context = RunContext(
         plan=plan, population=population, approved=approved, streams=streams, ledger=ledger, receipts=receipts
     )
-    method = find_method(plan.method)
     try:
         engine = backend.engine(context)
         tasks = list(dict.fromkeys(step.task for step in approved.contract))
-        agreed = engine.approve(lambda rows: with_total_claim(approved, method.planned(approved, rows)), tasks=tasks)
+        agreed = engine.approve(lambda site: claims_at(approved, site), tasks=tasks)
         coordinator = Coordinator(
             sites=agreed,
             approved=approved,

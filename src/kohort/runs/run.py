@@ -31,8 +31,7 @@ from kohort.protocol.hub import Ask, Coordinator, Hub
 from kohort.protocol.key_holder import needs_key_holder
 from kohort.rng import Streams
 from kohort.rounds.domains.learning import check_learning, learn_hidden
-from kohort.rounds.plan_account import with_total_claim
-from kohort.runs.agreed import approved_plan_for
+from kohort.runs.agreed import approved_plan_for, claims_at
 from kohort.runs.backend import Backend, RunContext, Simulation
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder
@@ -222,7 +221,7 @@ def _enrolled_hub(
     if hidden:
         check_learning(approved, len(context.population.names))
     tasks = [PREPARE.name, *dict.fromkeys(step.task for step in approved.contract)]
-    agreed = engine.approve(lambda rows: with_total_claim(approved, method.planned(approved, rows)), tasks=tasks)
+    agreed = engine.approve(lambda site: claims_at(approved, site), tasks=tasks)
     coordinator = Coordinator(
         sites=agreed,
         approved=approved,

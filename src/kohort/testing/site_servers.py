@@ -6,7 +6,7 @@ are missing. Each server can be made anew: from nothing, or from what its site h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -61,6 +61,8 @@ class ServedSites:
     folder: Path | None = None
     """Where each site keeps its files, as a real one does; None keeps everything in memory."""
     name: str = "served"
+    read_again: Callable[[str], pl.DataFrame] | None = field(default=None, repr=False)
+    """Reads the table of a site, by its name, as it is now; None where tables stay as they are."""
     site_servers: dict[str, SiteServer] = field(default_factory=dict, repr=False)
     """The servers of the last run."""
     makers: dict[str, partial[SiteServer]] = field(default_factory=dict, repr=False)
@@ -141,6 +143,7 @@ class ServedSites:
                 plan=plan,
                 population=population,
                 folder=None if self.folder is None else self.folder / name,
+                read_again=None if self.read_again is None else partial(self.read_again, name),
             )
             for name in everyone
         }
@@ -171,6 +174,7 @@ def serve(
     plan: Plan,
     population: Population,
     folder: Path | None = None,
+    read_again: Callable[[], pl.DataFrame] | None = None,
 ) -> SiteServer:
     """The server of one site, or of the key-holder, with its part of a population's rows.
 
@@ -182,6 +186,7 @@ def serve(
         plan: Where its policy comes from.
         population: All rows; it gets its own.
         folder: Where it keeps its files; None keeps everything in memory.
+        read_again: Reads its table as it is now; None where it stays as it is.
 
     Returns:
         The server.
@@ -189,12 +194,14 @@ def serve(
     is_site = identity.name != KEY_HOLDER
     index = population.names.index(identity.name) if is_site else 0
     start, stop = population.starts.tolist()[index : index + 2] if is_site else (0, 0)
+    frame = population.frame.slice(start, stop - start)
     ledger, receipts = open_site_ledger(
         None if folder is None else folder / "ledger", signer=signer_of(identity), hub_key=hub.public.signing.hex()
     )
     resources = SiteResources(
         identity=identity,
-        frame=population.frame.slice(start, stop - start),
+        frame=frame,
+        read_again=read_again or (lambda: frame),
         schema=population.schema,
         policy=plan.policy,
         roster=lambda: roster,

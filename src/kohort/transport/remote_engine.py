@@ -33,7 +33,7 @@ from kohort.protocol.hub import Ask, Excluded, Replies
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.task import Request
-from kohort.protocol.validate import validate
+from kohort.protocol.validate import UNDECLARED, validate_ask
 from kohort.protocol.wire import EncodedReplies
 from kohort.rng import Streams
 from kohort.transport.messages import (
@@ -49,8 +49,6 @@ from kohort.transport.peer_heads import Head, head_lines, is_head_of, read_head
 
 __all__ = ["Carrier", "RemoteEngine", "SiteReceipts"]
 
-UNDECLARED = 1 << 53
-"""Rows a site may speak of before it declared any."""
 RECEIPTS_AT_ONCE = 64
 
 
@@ -266,7 +264,7 @@ class RemoteEngine:
         left_out, names, encoded = self._write_down(ask, requests, answers)
         excluded += left_out
         self._count(requests, answers)
-        kept, body, bad = validate(names, encoded, ask.expect, self.declared)
+        kept, body, bad = validate_ask(names, encoded, ask, self.declared)
         excluded += bad
         for item in excluded:
             if item.kind not in {"refused", "failed"}:  # those two stand in the ledger already

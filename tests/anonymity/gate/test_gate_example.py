@@ -18,6 +18,10 @@ def test_the_image_example_runs(capsys) -> None:
     shares = [float(line.split()[3].rstrip("%")) for line in printed.splitlines()[2:7]]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 90 > 50 > shares[-1]
+    averaged, generalised, raw = printed.splitlines()[-3:]
+    assert averaged.startswith("exact, generalised: 0 of 1,258 shared")  # no image equals others
+    assert generalised.partition(" shared")[0].replace("generalised", "raw") == raw.partition(" shared")[0]
+    assert all(float(line.rpartition(" ")[2]) > 0.8 for line in (averaged, generalised, raw))
 
 
 def test_similar_images_share_a_key() -> None:

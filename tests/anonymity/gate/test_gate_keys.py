@@ -242,3 +242,21 @@ def test_an_installed_key_function_goes_by_its_name(monkeypatch) -> None:
 
 def test_keys_of_columns() -> None:
     assert Keys.of(pl.DataFrame({"row": [1, 1], "key0": [2, 2]})).groups == 1
+
+
+def test_a_similarity_is_about_the_shape_of_rows_of_numbers() -> None:
+    random = np.random.default_rng(0)
+    one, other = random.random(16), random.random(16)
+    rows = pl.DataFrame(np.stack([one, one + 1e-12, one + 3.0, 1 - one, other]))
+    codes = group_keys(rows, rows.columns, key="similarity:12").codes.tolist()
+    assert codes[0] == codes[1] == codes[2]
+    assert len({codes[0], codes[3], codes[4]}) == 3
+    again = group_keys(rows.reverse(), rows.columns, key="similarity:12")
+    assert sorted(again.texts) == sorted(group_keys(rows, rows.columns, key="similarity:12").texts)
+    gaps = pl.DataFrame({"a": [1.0, 1.0, None], "b": [2, None, None], "c": [4, 4, None]})
+    assert group_keys(gaps, gaps.columns, key="similarity:8").rows == 3
+    with pytest.raises(DataError, match="these columns hold none: word"):
+        group_keys(pl.DataFrame({"word": ["a"], "a": [1]}), ["word", "a"], key="similarity:8")
+    for wrong in ("similarity", "similarity:0", "similarity:65", "similarity:x"):
+        with pytest.raises(ConfigError, match="number of planes"):
+            group_keys(gaps, ["a"], key=wrong)

@@ -2,8 +2,8 @@
 
 A key function turns the quasi-identifiers into what counts as "the same": the values as they are, bins, masked text, or
 any function of one's own, such as a similarity for images. Named key functions are found in
-`kohort.anonymity.gate.key_kinds` and under the entry point group `kohort.gate_keys`; a plan or a command line can only
-name one of these, never bring code.
+`kohort.anonymity.gate.key_kinds`, under the entry point group `kohort.gate_keys`, or by `function:package.module:NAME`.
+A plan or a command line can only name an installed one, never bring code. `key_version` tells code of one name apart.
 
 Guarantees: two rows share a group if and only if their key values are equal in every column, null being a value and
 the two zeros one number; a hash that two different rows share never joins them. The numbers of groups have no meaning,
@@ -14,10 +14,13 @@ same bytes for the same values: a number has one text whatever its type, and nul
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,10 +28,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest
+from kohort.files import disk_errors
 from kohort.registry import discover
 from kohort.tables.frames import from_native
 
-__all__ = ["GateKey", "Groups", "KeyFunction", "Keys", "group_keys", "group_rows", "read_columns"]
+__all__ = ["GateKey", "Groups", "KeyFunction", "Keys", "group_keys", "group_rows", "key_version", "read_columns"]
 
 Integers: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = NDArray[np.unsignedinteger[Any]]
@@ -89,10 +93,17 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class GateKey:
-    """A named key function. `make` reads the text after the name and a colon, and gives the function."""
+    """A named key function.
+
+    Attributes:
+        name: Its name.
+        make: Reads the text after the name and a colon, and gives the function.
+        meant: Where that text names a key function in turn: gives it, and what is left of the text.
+    """
 
     name: str
     make: Callable[[str], KeyFunction]
+    meant: Callable[[str], tuple[GateKey, str]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,8 +154,8 @@ def group_keys(frame: Any, quasi: Sequence[str], *, key: str | KeyFunction | Non
     Args:
         frame: A pandas, polars or pyarrow table.
         quasi: Names of the quasi-identifiers.
-        key: A name (`exact`, `bins:age=20,40,60`, `mask:zip=3`, several joined by `;`, or an installed one) or a
-            function of the quasi-identifiers. None: the values as they are.
+        key: A name (`exact`, `bins:age=20,40,60`, `mask:zip=3`, `similarity:12`, several joined by `;`, or an installed
+            one) or a function of the quasi-identifiers. None: the values as they are.
 
     Returns:
         The groups and the key of every row.
@@ -263,11 +274,55 @@ def _key_values(columns: pl.DataFrame, key: str | KeyFunction | None) -> pl.Data
 
 
 def _named(text: str) -> KeyFunction:
+    kind, argument = _find_kind(text)
+    return kind.make(argument)
+
+
+def _find_kind(text: str) -> tuple[GateKey, str]:
     name, _, argument = text.strip().partition(":")
     kind = _kinds().get(name)
     if kind is None:
         raise ConfigError(f"unknown key function {name!r}", hint=nearest(name, _kinds()))
-    return kind.make(argument)
+    return kind, argument
+
+
+def key_version(key: str) -> str:
+    """Which code a key is made by, where it is not kohort's own.
+
+    It covers the files in which the `make` of each named key function stands, not what these import.
+
+    Args:
+        key: The key as a plan names it.
+
+    Returns:
+        A digest of these files; empty where all of it is kohort's own.
+
+    Raises:
+        ConfigError: A key function is unknown here, or its file cannot be read.
+    """
+    made = hashlib.blake2b(digest_size=16)
+    outside = False
+    for part in key.split(PART_SEPARATOR):
+        kind, argument = _find_kind(part)
+        if kind.meant is not None:
+            kind, _ = kind.meant(argument)
+        home = getattr(kind.make, "__module__", "")
+        if home.partition(".")[0] == __name__.partition(".")[0]:
+            continue
+        made.update(hashlib.blake2b(_source_of(kind, home), digest_size=32).digest())
+        outside = True
+    return made.hexdigest() if outside else ""
+
+
+def _source_of(kind: GateKey, module: str) -> bytes:
+    """The bytes of the file that a key function is written in."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    if path is None:
+        raise ConfigError(
+            f"the file of the key function {kind.name!r} cannot be found", hint="Let make be a function of a module"
+        )
+    with disk_errors(Path(path)):
+        return Path(path).read_bytes()
 
 
 def _as_values(found: Any, *, rows: int) -> pl.DataFrame:

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from kohort.anonymity.gate.gate import count_unit
+from kohort.anonymity.gate.keys import key_version
 from kohort.errors import ConfigError, RefusedError
 from kohort.methods.learners import LearnerKeys
 from kohort.methods.partial.release import sensitive_of
-from kohort.privacy.guarantee import KAnonymous
-from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.privacy.guarantee import Guarantee, KAnonymous, Raw
+from kohort.privacy.policy import Policy
+from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
 from kohort.protocol.plan.phases import DPSection, SecureSumSection
 from kohort.tables.schema import Schema
 
-__all__ = ["Gate", "Partial", "classes_claim", "config_of", "person_column", "threshold_of"]
+__all__ = [
+    "Gate",
+    "Partial",
+    "SiteRules",
+    "claim_at",
+    "config_of",
+    "count_cap",
+    "person_column",
+    "raised",
+    "release_claim",
+    "require_key",
+    "rules_at",
+    "threshold_of",
+    "with_key_version",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteRules:
+    """`[method.gate.per_site.NAME]`: where one site is stricter than the plan; what it leaves out is as in the plan."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
+
+    k: Annotated[int, Ge(1)] | None = None
+    l: Annotated[int, Ge(1)] | None = None  # noqa: E741 - the literature's own letter
+    t: Annotated[float, Gt(0), Le(1)] | None = None
+    release_k: Annotated[int, Ge(2)] | None = None
+    release_l: Annotated[int, Ge(1)] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The keys that are set."""
+        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +69,11 @@ class Gate:
     overlap: Annotated[int, Ge(1)] = 1
     """At how many sites one person may occur: a count across sites then demands this many times k."""
     key: str = "exact"
+    """When two rows are the same to the gate: exact, bins:..., mask:..., similarity:..., the name of an installed key
+    function, or function:package.module:NAME."""
+    key_version: str = ""
+    """Which code of a key function from elsewhere is meant: a digest, filled in where the plan is made. Sites that have
+    other code refuse the plan."""
     count: Literal["secure", "local", "global"] = "secure"
     """secure: over all sites in a secure sum | local: over the site's own rows | global: over all sites in clear
     (simulation only)"""
@@ -43,6 +82,13 @@ class Gate:
     release_l: Annotated[int, Ge(1)] = 2
     keep_days: Annotated[int, Ge(1)] = 365
     """Days the hub may keep the rows it receives. Sites approve it with the plan."""
+    per_site: Mapping[str, SiteRules] = field(default_factory=dict)
+    """Sites with stricter rules than the plan's, by name."""
+
+    def __post_init__(self) -> None:
+        for site, own in self.per_site.items():
+            for key, value in own.given().items():
+                _require_stricter(self, f"method.gate.per_site.{site}", key, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +130,57 @@ def _check_budget(config: Partial) -> None:
     if config.dp.mechanism != "dp-sgd":
         raise ConfigError("noise goes on the sum of clipped gradients", hint="Drop method.dp.mechanism")
     gate = config.gate
-    if (gate.rule, gate.count, gate.release_l) != ("k-anonymity", "local", 1):
+    least_values = max(rules.release_l for rules in _all_rules(gate))
+    if (gate.rule, gate.count, least_values) != ("k-anonymity", "local", 1):
         raise ConfigError(
             "the budget would not hold: one kept row would decide whether others are kept",
             hint='Set method.gate.rule = "k-anonymity", count = "local" and release_l = 1',
+        )
+    if gate.key_version:
+        raise ConfigError(
+            f"the budget would not hold: the key function {gate.key!r} is not kohort's own, and may look at other rows",
+            hint="Choose a key of kohort's own, or drop method.dp",
+        )
+
+
+def with_key_version(
+    config: Partial, train: TrainSection, model: ModelSection, given: frozenset[str]
+) -> tuple[Partial, TrainSection]:
+    """`[method]` with the version of a key function that is not kohort's own, where the plan leaves it open.
+
+    Args:
+        config: `[method]` as it was given.
+        train: `[train]`, which stays as it is.
+        model: `[model]`; not read.
+        given: The keys that the plan gives.
+
+    Returns:
+        The config, and `[train]`.
+
+    Raises:
+        ConfigError: The key function is not installed here.
+    """
+    del model
+    if "method.gate.key_version" in given or config.gate.key_version:
+        return config, train
+    return replace(config, gate=replace(config.gate, key_version=key_version(config.gate.key))), train
+
+
+def require_key(gate: Gate) -> None:
+    """Refuse a plan whose key function is made by other code than is installed here.
+
+    Raises:
+        RefusedError: It is, or nothing of its name is installed.
+    """
+    try:
+        installed = key_version(gate.key)
+    except ConfigError as error:
+        raise RefusedError(error.message, hint=error.hint, code="version") from error
+    if installed != gate.key_version:
+        raise RefusedError(
+            f"the key function {gate.key!r} that is installed here is not the one that the plan was made with",
+            hint=f"Install the same version everywhere. Here method.gate.key_version is {installed!r}",
+            code="version",
         )
 
 
@@ -103,21 +196,105 @@ def config_of(approved: ApprovedPlan) -> Partial:
     return config
 
 
+def _require_stricter(gate: Gate, place: str, key: str, value: float) -> None:
+    """Refuse a site's own rule that is looser than the plan's, or that nothing reads.
+
+    Raises:
+        ConfigError: It is.
+    """
+    unread = key == "k" and count_unit(gate.rule) == "key+sensitive"
+    unread |= key.startswith("release_") and gate.released == "raw"
+    plans = getattr(gate, key)
+    if unread or plans is None:
+        raise ConfigError(f"{place}.{key} is not read: the plan's own gate has no {key}", hint="Drop it")
+    if value > plans if key == "t" else value < plans:
+        raise ConfigError(
+            f"{place}.{key} = {value} is looser than the plan's {plans}",
+            hint=f"A site can only be stricter. Change method.gate.{key} for all sites, or drop it",
+        )
+
+
+def rules_at(gate: Gate, site: str) -> Gate:
+    """The gate as the plan has it for one site.
+
+    Args:
+        gate: `[method.gate]`.
+        site: The site's name.
+
+    Returns:
+        The gate with that site's own rules in place of the plan's.
+    """
+    own = gate.per_site.get(site)
+    return gate if own is None else replace(gate, per_site={}, **own.given())
+
+
+def _all_rules(gate: Gate) -> list[Gate]:
+    return [gate, *(rules_at(gate, site) for site in gate.per_site)]
+
+
 def threshold_of(gate: Gate) -> int:
-    """The total a key must reach: k or, for the paper's second algorithm, l; plus 1 if strict; times the overlap."""
+    """What the count of a key must reach: k or, for the paper's second algorithm, l; plus 1 if strict.
+
+    A count across sites must reach it as many times as one person may occur at several sites (`overlap`).
+    """
     least = gate.l if count_unit(gate.rule) == "key+sensitive" and gate.l is not None else gate.k
-    return (least + gate.strict) * gate.overlap
+    return (least + gate.strict) * (1 if gate.count == "local" else gate.overlap)
 
 
-def classes_claim(gate: Gate, schema: Schema) -> KAnonymous:
-    """What the classes of a batch hold: of which units, and over which sensitive columns."""
-    return KAnonymous(
-        k=gate.release_k,
-        l=gate.release_l,
-        verified=True,
-        unit="row" if person_column(schema) is None else "person",
-        sensitive=sensitive_of(schema) if gate.release_l > 1 else (),
-    )
+def count_cap(gate: Gate) -> int:
+    """The threshold of the strictest site. No site says more of a key than that its own count reaches it.
+
+    Totals of counts that are cut off there are exact for the thresholds of all sites.
+    """
+    return max(threshold_of(rules) for rules in _all_rules(gate))
+
+
+def release_claim(gate: Gate, schema: Schema | None = None, *, rows: int = 0) -> KAnonymous | Raw:
+    """What rows that pass a gate are released under.
+
+    Args:
+        gate: The rules, of the plan or of one site.
+        schema: The columns, which say whom a row is about, and what is sensitive; None where they are not known yet.
+        rows: How many rows.
+
+    Returns:
+        The claim: what the classes of a batch hold, of which units and over which sensitive columns, or raw rows; and
+        how often every released key was counted.
+    """
+    if gate.released == "raw":
+        return Raw(rows=rows, counted_by="" if gate.count == "local" else "other sites", gate_k=threshold_of(gate))
+    claim = KAnonymous(k=gate.release_k, l=gate.release_l, rows=rows, verified=True, gate_k=threshold_of(gate))
+    if schema is None:
+        return claim
+    unit = "row" if person_column(schema) is None else "person"
+    return replace(claim, unit=unit, sensitive=sensitive_of(schema) if gate.release_l > 1 else ())
+
+
+def claim_at(config: Partial, site: str, policy: Policy, claim: Guarantee) -> Guarantee:
+    """A planned claim as one site keeps it: by the plan's rules for that site, and by its own policy.
+
+    Args:
+        config: `[method]`.
+        site: The site's name.
+        policy: Its policy, whose `min_k` and `min_l` raise the k and l of released classes. Under a budget l is not
+            raised, because a kept row would then decide on others: the policy refuses the plan instead.
+        claim: What the plan claims.
+
+    Returns:
+        The claim, equal or stronger.
+    """
+    rules = raised(config, rules_at(config.gate, site), policy)
+    if isinstance(claim, KAnonymous):
+        return replace(claim, k=rules.release_k, l=rules.release_l, gate_k=threshold_of(rules))
+    if isinstance(claim, Raw) and claim.gate_k is not None:
+        return replace(claim, gate_k=threshold_of(rules))
+    return claim
+
+
+def raised(config: Partial, rules: Gate, policy: Policy) -> Gate:
+    """A site's rules, with what its policy demands of released classes."""
+    least_values = rules.release_l if config.dp is not None else max(rules.release_l, policy.min_l)
+    return replace(rules, per_site={}, release_k=max(rules.release_k, policy.min_k), release_l=least_values)
 
 
 def person_column(schema: Schema) -> str | None:

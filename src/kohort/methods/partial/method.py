@@ -38,18 +38,27 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError
-from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
-from kohort.methods.partial.config import Gate, Partial, classes_claim, config_of, threshold_of
+from kohort.methods.learners import LearnerKeys, learner_of, with_model
+from kohort.methods.partial.config import (
+    Gate,
+    Partial,
+    claim_at,
+    release_claim,
+    rules_at,
+    threshold_of,
+    with_key_version,
+)
+from kohort.methods.partial.contract import LEARN, contract
 from kohort.methods.partial.release import sensitive_of
-from kohort.methods.partial.tasks import COUNT, NEWS, ROW_COUNTS, SHARE, TELL_COUNTS
+from kohort.methods.partial.tasks import COUNT, NEWS, SHARE, TELL_COUNTS
 from kohort.methods.registry import Method
-from kohort.privacy.contract import Contract, Step
-from kohort.privacy.guarantee import Aggregate, Guarantee, KAnonymous, Raw
+from kohort.privacy.guarantee import Aggregate, Guarantee, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
-from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
+from kohort.protocol.plan.approved import ModelSection, TrainSection
 from kohort.protocol.plan.phases import SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import (
     AGGREGATION,
@@ -66,24 +75,29 @@ from kohort.protocol.plan.reads import (
 from kohort.protocol.table_payload import unpack_table
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import Approved
-from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends
-from kohort.rounds.group_secrets import agree_on_secret, secret_step
+from kohort.rounds.dp_accounts import planned_claims, reserve, spends
+from kohort.rounds.group_secrets import agree_on_secret
 from kohort.rounds.hub_training import HubTrainer
 from kohort.rounds.loop import TrainingGroup, federated_rounds
 from kohort.rounds.totals.summed import require_enough, summed_rounds
-from kohort.rounds.totals.summed_tasks import summed_steps
-from kohort.rounds.training import training_step
 
 __all__ = ["METHOD", "Gate", "Partial"]
 
 SENDER, BATCH = "sender", "batch"
-LEARN = Learners("partial", hub_knows_rows=True)
+
+
+def _ask_news(hub: Hub, round_number: int) -> Ask:
+    """How many rows are new; where sites read their tables again, also how many there are now."""
+    arrival = hub.approved.arrival
+    again = arrival is not None and arrival.appended
+    expect = Expect(metrics=("new", "rows") if again else ("new",))
+    return Ask(task=NEWS, to=hub.sites, round=round_number, expect=expect, redeclares=again)
 
 
 def _count(config: Partial, hub: Hub, round_number: int) -> Generator[Ask | RoundEnd, Any, Approved | None]:
     """The approved keys; None when sites count by themselves, or when too few new rows arrived for a new count."""
     gate = config.gate
-    news: Replies = yield Ask(task=NEWS, to=hub.sites, round=round_number, expect=Expect(metrics=("new",)))
+    news: Replies = yield _ask_news(hub, round_number)
     if gate.count == "local":
         return None
     new = news.metric("new")
@@ -112,9 +126,14 @@ def _add_counts(replies: Replies, threshold: int) -> Approved:
         parts = (payload.arrays[name].tolist() for name in ("f", "h", "counts"))
         for f, h, count in zip(*parts, strict=True):
             totals[f, h] = totals.get((f, h), 0) + count
-    good = [key for key, total in totals.items() if total >= threshold]
-    f, h = (np.asarray([key[part] for key in good], dtype=np.uint64) for part in (0, 1))
-    return Approved(f, h, len(totals), 0)
+    good = [(*key, total) for key, total in totals.items() if total >= threshold]
+    f, h, counts = (np.asarray([key[part] for key in good], dtype=np.uint64) for part in range(3))
+    return Approved(f, h, len(totals), 0, counts)
+
+
+def _announced_counts(known: Approved, *, in_clear: bool) -> dict[str, NDArray[np.uint64]]:
+    """What sites are told of a count: checked totals; with a count in clear, keys and their totals."""
+    return {"f": known.f, "h": known.h, "counts": known.totals} if in_clear else {"totals": known.totals}
 
 
 class _Stages:
@@ -144,7 +163,7 @@ class _Stages:
         answers: Replies = yield Ask(
             task=SHARE,
             to=self._hub.sites,
-            payload=Payload(arrays={"f": known.f, "h": known.h} if in_clear else {"totals": known.totals}),
+            payload=Payload(arrays=_announced_counts(known, in_clear=in_clear)),
             round=round_number,
             expect=Expect(metrics=("shared", "kept"), blobs=("table",)),
         )
@@ -248,7 +267,8 @@ def _require_released(config: Partial, stages: _Stages) -> None:
         raise RefusedError(
             f"keys passed the gate, and no site released a row with k = {config.gate.release_k} and "
             f"l = {config.gate.release_l}",
-            hint="Lower method.gate.release_k or release_l, or use fedavg, which shares no rows",
+            hint="Lower method.gate.release_k or release_l, or the sites' own min_k and min_l, or use fedavg, which "
+            "shares no rows",
         )
 
 
@@ -260,13 +280,14 @@ def _check_release(gate: Gate, hub: Hub) -> None:
     """
     if gate.released == "raw":
         return
-    for name in sensitive_of(hub.approved.schema):
-        known = hub.encoder.domain.columns[name].categories
-        if known is not None and len(known) < gate.release_l:
-            raise RefusedError(
-                f"column {name!r} has {len(known)} values, so no batch can have release_l = {gate.release_l}",
-                hint=f"Set method.gate.release_l to {len(known)} at most",
-            )
+    for rules in (gate, *(rules_at(gate, site) for site in gate.per_site)):
+        for name in sensitive_of(hub.approved.schema):
+            known = hub.encoder.domain.columns[name].categories
+            if known is not None and len(known) < rules.release_l:
+                raise RefusedError(
+                    f"column {name!r} has {len(known)} values, so no batch can have release_l = {rules.release_l}",
+                    hint=f"Set method.gate.release_l to {len(known)} at most",
+                )
 
 
 def _unlearned(hub: Hub, stages: _Stages) -> int:
@@ -287,7 +308,7 @@ def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
     rows, received, trainers = sum(hub.rows.values()), stages.received, stages.group.sites
     if received is None:
         return ()
-    notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}"]
+    notes = [f"{received.height:,} of {rows:,} rows were shared, {config.gate.released}", *_stricter_sites(config.gate)]
     if config.gate.released == "raw":
         alone = received.drop(SENDER, BATCH).is_unique().sum()
         share = f"{alone / received.height:.1%}"
@@ -299,14 +320,20 @@ def _notes(config: Partial, hub: Hub, stages: _Stages) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _stricter_sites(gate: Gate) -> list[str]:
+    """Which sites had rules of their own, and which."""
+    own = [
+        f"{site} ({', '.join(f'{key} = {value}' for key, value in rules.given().items())})"
+        for site, rules in sorted(gate.per_site.items())
+    ]
+    return [f"stricter rules than the plan's held at {', '.join(own)}"] if own else []
+
+
 def claims(config: Partial, rows: int) -> Sequence[Guarantee]:
     """What a site with `rows` rows discloses: rows that pass its gate, weights trained on the others, and counts."""
     gate = config.gate
     made: list[Guarantee] = [*(LEARN.claims(config, rows) or _kept_claims(config, rows))]
-    if gate.released == "raw":
-        made.append(Raw(rows=rows, counted_by="" if gate.count == "local" else "other sites"))
-    else:
-        made.append(KAnonymous(k=gate.release_k, l=gate.release_l, rows=rows, verified=True))
+    made.append(release_claim(gate, rows=rows))
     if gate.count == "global":
         made.append(Raw(rows=rows))
     if gate.count == "secure":
@@ -344,46 +371,6 @@ def with_kept(config: Partial, model: ModelSection) -> LearnerKeys:
     return made
 
 
-def contract(approved: ApprovedPlan) -> Contract:
-    """Before the first round and whenever rows arrive: news, a count, rows. Then weights once per round."""
-    gate, train = config_of(approved).gate, training_step(approved)
-    arrival, learns = approved.arrival, learner_of(config_of(approved)) is not None
-    stages = [0] if arrival is None else [number for number in train.rounds if arrival.brings_rows(number)]
-    news = Step(task=NEWS.name, says="how many rows arrived", claims=(ROW_COUNTS,), rounds=stages)
-    says = "rows that pass the gate, generalised"
-    claims: tuple[Guarantee, ...] = (classes_claim(gate, approved.schema), ROW_COUNTS)
-    if gate.released == "raw":
-        claims = (Raw(rows=0, counted_by="" if gate.count == "local" else "other sites"), ROW_COUNTS)
-        says = "rows that pass the gate, as they are"
-    share = Step(task=SHARE.name, says=says, claims=claims, rounds=stages, rows=True)
-    count: list[Step] = []
-    if gate.count == "secure":
-        count = COUNT.steps(approved, says="how often each combination of quasi-identifiers occurs", stages=stages)
-    elif gate.count == "global":
-        clear = "your keys of quasi-identifiers and how often each occurs, in clear"
-        count = [Step(task=TELL_COUNTS.name, says=clear, claims=(Raw(rows=0),), rounds=stages)]
-    if learns:
-        return Contract.of([news, *count, share]) + LEARN.contract(approved)
-    if config_of(approved).kept == "sum":
-        return _summed_contract(approved, [news, *count, share])
-    return Contract.of([news, *count, share, train])
-
-
-def _summed_contract(approved: ApprovedPlan, opening: list[Step]) -> Contract:
-    """The gate, a reservation where there is a budget, and then a share of one sum per round."""
-    config = config_of(approved)
-    if config.dp is not None and approved.schema.identifiers:
-        raise RefusedError(
-            "a budget for kept rows counts rows, and the plan says whom rows are about",
-            hint="Drop method.dp, or data.identifiers where every row is another person",
-        )
-    budget = [reserve_step(approved)] if spends(approved.phase(0), config.secure) is not None else []
-    secret = [secret_step()] if approved.sums_securely else []
-    what = "updates" if config.dp is None else "clipped gradients, with noise,"
-    says = f"the sum of all sites' {what} on the rows they kept; what the hub trained decides on the next weights, too"
-    return Contract.of(opening, budget, secret, summed_steps(approved, 0, says=says))
-
-
 _HIDDEN = dict.fromkeys(
     SELECTION | AGGREGATION | CORRECTION | EARLY_STOPPING, "a secure sum hides each site's own update and loss"
 )
@@ -409,12 +396,14 @@ METHOD = Method(
     config=Partial,
     protocol=protocol,
     claims=claims,
+    claim_at=claim_at,
     contract=contract,
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,
     needs=lambda _: frozenset({"data.quasi"}),
     reads=reads,
     with_model=with_kept,
+    fill=with_key_version,
     phases=phases,
     secure=secure,
     example="[method.gate]\nk = 2\nrelease_k = 5",

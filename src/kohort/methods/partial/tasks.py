@@ -9,21 +9,31 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.gate.gate import apply_gate, count_groups, count_keys, count_unit, find_rule, person_codes
-from kohort.anonymity.gate.keys import group_rows
+from kohort.anonymity.gate.keys import group_keys, group_rows
 from kohort.crypto.counting import fingerprints
-from kohort.errors import RefusedError
+from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.learners import learner_of
-from kohort.methods.partial.config import Gate, classes_claim, config_of, person_column, threshold_of
+from kohort.methods.partial.config import (
+    Gate,
+    config_of,
+    count_cap,
+    person_column,
+    raised,
+    release_claim,
+    rules_at,
+    threshold_of,
+)
 from kohort.methods.partial.release import generalise_batch, sets_as_text
 from kohort.models.rows import Rows, encode_rows, person_of_rows
 from kohort.privacy.guarantee import Guarantee, Public, Raw
 from kohort.privacy.releases import units_of
+from kohort.protocol.enrolment import declared_rows, take_appended
 from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.table_payload import pack_table
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.counting import KeyCounts, SecureCount, is_approved
+from kohort.rounds.counting import KeyCounts, Proven, SecureCount, is_approved
 from kohort.tables.frames import in_value_order
 from kohort.tables.schema import Schema
 
@@ -59,12 +69,20 @@ class GateState(TaskState):
     """Keys that were approved in any stage; an approval is never withdrawn."""
 
 
+def _rules(site: Site) -> Gate:
+    """The gate of this site: the plan's rules for it, and what its policy demands of released classes."""
+    config = config_of(site.plan)
+    return raised(config, rules_at(config.gate, site.name), site.policy)
+
+
 def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     """Count the keys of the rows that have arrived; once per stage."""
     known = site.state(GateState).keys
     if known is not None and known.round == round_number:
         return known
     gate, schema, arrival = config_of(site.plan).gate, site.schema, site.plan.arrival
+    if arrival is not None and arrival.appended and round_number:
+        take_appended(site, round_number)
     arrived = np.ones(site.count, dtype=bool)
     if arrival is not None:
         arrived = arrival.present(site.count, round_number, site.streams)
@@ -72,6 +90,7 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
     present = arrived if allowed is None else arrived & allowed
     frame = site.table.rows().filter(pl.Series(present))
     identifier = person_column(schema)
+    _require_own_keys(frame, gate, schema)
     keys = count_keys(frame, quasi=schema.quasi, sensitive=schema.target, rule=gate.rule, key=gate.key)
     counts = count_groups(keys, None if identifier is None else person_codes(frame, identifier))
     made = _OwnKeys(
@@ -80,10 +99,33 @@ def _open_stage(site: Site, round_number: int) -> _OwnKeys:
         present=present,
         frame=frame,
         codes=keys.codes,
-        counts=KeyCounts(keys=list(keys.texts), counts=counts, rows=frame.height, cap=threshold_of(gate)),
+        counts=KeyCounts(
+            keys=list(keys.texts),
+            counts=counts,
+            rows=frame.height,
+            cap=count_cap(gate),
+            threshold=threshold_of(gate),
+        ),
     )
     site.state(GateState).keys = made
     return made
+
+
+def _require_own_keys(frame: pl.DataFrame, gate: Gate, schema: Schema) -> None:
+    """Refuse a key function from elsewhere that gives rows another key beside other rows: sites count rows apart.
+
+    Raises:
+        RefusedError: It does.
+    """
+    half = frame.height // 2
+    if not gate.key_version or not half:
+        return
+    whole, part = (group_keys(rows, schema.quasi, key=gate.key).values for rows in (frame, frame.head(half)))
+    if not whole.head(half).equals(part):
+        raise RefusedError(
+            f"the key function {gate.key!r} gives a row another key beside other rows",
+            hint="Let it look at each row alone",
+        )
 
 
 def _own_keys(site: Site) -> _OwnKeys:
@@ -101,9 +143,15 @@ COUNT = SecureCount(
 
 
 def _news(site: Site, request: Request) -> Release:
-    """Begin a stage at this site, and say how many rows have arrived since its last count."""
+    """Begin a stage at this site, and say how many rows have arrived since its last count.
+
+    Where rows are appended to tables, this is when the site reads its table again. It then says how many rows it has.
+    """
     _open_stage(site, request.round)
-    return Release(payload=Payload(metrics={"new": COUNT.new_rows(site)}), guarantee=ROW_COUNTS, rows=0)
+    arrival, metrics = site.plan.arrival, {"new": COUNT.new_rows(site)}
+    if arrival is not None and arrival.appended:
+        metrics["rows"] = declared_rows(site)
+    return Release(payload=Payload(metrics=metrics), guarantee=ROW_COUNTS, rows=0)
 
 
 NEWS = Task(name="partial.news", one=_news)
@@ -121,46 +169,55 @@ def _tell_counts(site: Site, request: Request) -> Release:
 TELL_COUNTS = Task(name="partial.counts", one=_tell_counts)
 
 
-def _approved_keys(site: Site, request: Request, own: _OwnKeys, gate: Gate) -> NDArray[np.bool_]:
+def _approved_keys(site: Site, request: Request, own: _OwnKeys, rules: Gate) -> NDArray[np.bool_]:
     """Which of the site's keys this request approves: those proven to be frequent or, in clear, what the hub says."""
     arrays = request.payload.arrays
-    if gate.count == "global":
-        return is_approved(fingerprints(OPEN_SECRET, own.counts.keys), arrays["f"], arrays["h"])
-    proven = COUNT.proven(site, request.round, arrays["totals"])
-    if proven is None:
-        return np.zeros(len(own.counts.keys), dtype=bool)
-    return is_approved(COUNT.prints(site), proven.f, proven.h)
+    if rules.count == "global":
+        told = Proven(*(arrays[name] for name in ("f", "h", "counts")))
+        if not len(told.f) == len(told.h) == len(told.totals):
+            raise IntegrityError("the counts of keys cannot be read")
+        prints, found = fingerprints(OPEN_SECRET, own.counts.keys), told
+    else:
+        proven = COUNT.proven(site, request.round, arrays["totals"])
+        if proven is None:
+            return np.zeros(len(own.counts.keys), dtype=bool)
+        prints, found = COUNT.prints(site), proven
+    found = found.reaching(threshold_of(rules))  # a stricter site demands more of the same totals
+    return is_approved(prints, found.f, found.h)
+
+
+def _frequent_keys(site: Site, request: Request, own: _OwnKeys, rules: Gate) -> NDArray[np.bool_]:
+    """Which of the site's keys are frequent enough, in this stage or in an earlier one."""
+    if rules.count == "local":
+        frequent: NDArray[np.bool_] = own.counts.counts >= threshold_of(rules)
+        return frequent
+    approved = _approved_keys(site, request, own, rules)
+    granted = site.state(GateState).granted
+    granted.update(key for key, good in zip(own.counts.keys, approved, strict=True) if good)  # never withdrawn
+    return np.asarray([key in granted for key in own.counts.keys], dtype=bool)
 
 
 def _shared_rows(site: Site, request: Request) -> NDArray[np.bool_]:
     """The gate's decision for every row of this site."""
-    gate, schema = config_of(site.plan).gate, site.schema
+    rules, schema = _rules(site), site.schema
     own = _own_keys(site)
-    counts = None
-    if gate.count != "local":
-        approved = _approved_keys(site, request, own, gate)
-        granted = site.state(GateState).granted
-        granted.update(
-            key for key, good in zip(own.counts.keys, approved, strict=True) if good
-        )  # an approval is never withdrawn
-        counts = np.asarray(
-            [2 * threshold_of(gate) if key in granted else 0 for key in own.counts.keys], dtype=np.int64
-        )
+    frequent = _frequent_keys(site, request, own, rules)
+    counts = None if rules.count == "local" else np.where(frequent, 2 * threshold_of(rules), 0)
     # The site's policy can demand a minimum among its own rows as well.
-    decided: NDArray[np.bool_] = own.counts.counts[own.codes] >= site.policy.min_gate_k
+    decided: NDArray[np.bool_] = (frequent & (own.counts.counts >= site.policy.min_gate_k))[own.codes]
     # Sizes were counted over all sites; diversity is judged on the site's own rows, column by column.
-    for sensitive in _judged_columns(gate, schema):
+    for sensitive in _judged_columns(rules, schema):
         decided &= apply_gate(
             own.frame,
             quasi=schema.quasi,
             sensitive=sensitive,
             identifier=person_column(schema),
-            rule=gate.rule,
-            k=None if gate.rule == "paper-l" else gate.k,
-            l=gate.l,
-            t=gate.t,
-            strict=gate.strict,
-            key=gate.key,
+            rule=rules.rule,
+            k=None if rules.rule == "paper-l" else rules.k,
+            l=rules.l,
+            t=rules.t,
+            strict=rules.strict,
+            key=rules.key,
             counts=counts,
         ).mask
     return decided
@@ -178,15 +235,16 @@ def _judged_columns(gate: Gate, schema: Schema) -> tuple[str, ...]:
 def _share(site: Site, request: Request) -> Release:
     """Send the rows that pass the gate, and keep the others for training at this site."""
     approved = site.plan
-    gate, schema, encoder = config_of(approved).gate, site.schema, site.encoder
+    gate, schema, encoder = _rules(site), site.schema, site.encoder
     own = _own_keys(site)
     frame = own.frame
     state = site.state(GateState)
-    if state.shipped is None:
-        state.shipped = np.zeros(site.count, dtype=bool)
-    shipped = state.shipped
+    shipped = np.zeros(site.count, dtype=bool)
+    if state.shipped is not None:
+        shipped[: len(state.shipped)] = state.shipped  # rows that were appended are behind the others
+    state.shipped = shipped
     mask = _shared_rows(site, request) & ~_sent_before(site, shipped)[own.present]  # nobody is sent twice
-    shared, guarantee = _releasable(site, request, frame.filter(pl.Series(mask)), gate)
+    shared, guarantee = _releasable(site, request, np.flatnonzero(own.present)[mask], gate)
     if shared is None:  # too few for a batch: they stay until more rows arrive
         mask = np.zeros(frame.height, dtype=bool)
     shipped[np.flatnonzero(own.present)[mask]] = True
@@ -228,28 +286,34 @@ def _sent_before(site: Site, shipped: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.isin(codes, codes[shipped])
 
 
-def _releasable(site: Site, request: Request, frame: pl.DataFrame, gate: Gate) -> tuple[pl.DataFrame | None, Guarantee]:
-    """The rows in the form in which they are sent, with the claim; None when nothing is sent."""
+def _releasable(
+    site: Site, request: Request, places: NDArray[np.int64], gate: Gate
+) -> tuple[pl.DataFrame | None, Guarantee]:
+    """The rows at these places of the table in the form in which they are sent, with the claim; None for nothing."""
+    frame = site.table.rows()[places]
     if frame.height == 0:
         return None, ROW_COUNTS
-    if gate.released == "raw":
-        return frame, Raw(rows=frame.height, counted_by="" if gate.count == "local" else "other sites")
-    k, l = max(gate.release_k, site.policy.min_k), max(gate.release_l, site.policy.min_l)  # noqa: E741
+    claim = release_claim(gate, site.schema, rows=frame.height)
+    if isinstance(claim, Raw):
+        return frame, claim
     schema, person = site.schema, person_column(site.schema)
     persons = None if person is None else person_codes(frame, person)
     try:
-        batch = generalise_batch(frame, schema=schema, domain=site.encoder.domain, k=k, l=l, persons=persons)
+        batch = generalise_batch(
+            frame, schema=schema, domain=site.encoder.domain, k=claim.k, l=claim.l, persons=persons
+        )
     except RefusedError:
         return None, ROW_COUNTS
     shown = batch.select(name for name in schema.inputs if name not in schema.sensitive)
     classes = group_rows(sets_as_text(shown)).codes
+    units = units_of(site.table.rows(), person)
     site.releases.admit(
         f"{site.plan.run}:{site.plan.plan_hash}:{request.round}",
-        units_of(frame, person),
+        [units[place] for place in places.tolist()],
         classes,
         overlap=site.policy.overlapping_releases,
     )
-    return batch, replace(classes_claim(gate, schema), k=k, l=l, rows=batch.height)
+    return batch, replace(claim, rows=batch.height)
 
 
 SHARE = Task(name="partial.share", one=_share)

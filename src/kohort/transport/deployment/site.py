@@ -187,6 +187,7 @@ class SiteFolder:
         resources = SiteResources(
             identity=identity,
             frame=check_table(frame, schema, site.name),
+            read_again=None if holds_keys else lambda: check_table(self._table(settings), schema, site.name),
             schema=schema,
             policy=settings.policy,
             roster=self.roster,

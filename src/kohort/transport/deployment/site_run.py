@@ -34,13 +34,13 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable, UnusedRows
 from kohort.rng import Streams
 from kohort.rounds.clusters import join_cluster
-from kohort.rounds.plan_account import with_total_claim
 from kohort.rounds.sealed_messages import planned_mates
-from kohort.runs.agreed import approved_plan_for, usable_rows
+from kohort.runs.agreed import approved_plan_for, claims_at, usable_rows
 from kohort.runs.config import Plan, load_plan
 from kohort.tables.consent import consenting_rows
 from kohort.tables.item_sets import set_names
 from kohort.tables.schema import Schema
+from kohort.transport.deployment.appended import AppendedRows
 from kohort.transport.deployment.domains import schema_differences
 from kohort.transport.deployment.settings import SCHEMA_KEYS
 from kohort.transport.messages import RequestMessage
@@ -62,6 +62,8 @@ class SiteResources:
     frame: pl.DataFrame = field(repr=False)
     schema: Schema
     policy: Policy
+    read_again: Callable[[], pl.DataFrame] | None = field(default=None, repr=False)
+    """Reads the site's table as it is now, in its own order; None where it cannot be read again."""
     roster: Callable[[], Roster]
     """Whom it trusts now: read anew at every request, so that a revocation ends open runs."""
     hub: PublicIdentity | None = None
@@ -138,7 +140,12 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         peers = store.peers or incoming.peers
         approved = approved_plan_for(read, schema=schema, run=incoming.run, sites=_sites_in(peers))
         method = find_method(read.method)
-        table = _table(resources, schema, read)
+        streams, frame, arriving = resources.streams(store), resources.frame, None
+        if approved.arrival is not None and approved.arrival.appended:
+            arriving = _arriving(resources, schema, read, store, streams)
+            frame, table = arriving.whole, SiteTable(arriving.rows, 0, arriving.rows.height)
+        else:
+            table = _table(resources, schema, read)
         if not table.low and _asks_for_low_rows(approved):
             raise RefusedError("the plan trains on low-risk rows, and no usable row here was called so in site.toml")
         site = Site(
@@ -146,9 +153,10 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
             table=table,
             schema=schema,
             policy=resources.policy,
-            streams=resources.streams(store),
+            streams=streams,
             ledger=ledger,
         )
+        site.read_appended = None if arriving is None else arriving.since
         site.policy = resources.policy.tightened(read.policy)
         site.approved = approved
         site.identity, site.deployed = resources.identity, True
@@ -160,7 +168,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         site.write_model = _keep_model_of(site, store)
         site.openings = resources.openings
         site.releases = resources.releases
-        site.unused = _unused(resources.frame, schema, read)
+        site.unused = _unused(frame, schema, read)
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
         resources.limit(tasks, not store.plan)
         pinned = _pinned_roster(resources, peers, store)
@@ -174,7 +182,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
             site=site,
             check=check,
             plan_task=f"{method.name}.plan",
-            claims=with_total_claim(approved, method.planned(approved, site.count)),
+            claims=claims_at(approved, site),
             judged=tasks,
             store=store,
         )
@@ -191,6 +199,22 @@ def _keep_model_of(site: Site, store: RunStore) -> Callable[[Model], None]:
             save_model(model, store.folder / "model", about=about, private=True)
 
     return keep
+
+
+def _arriving(resources: SiteResources, schema: Schema, plan: Plan, store: RunStore, streams: Streams) -> AppendedRows:
+    """The table as it grows over the run, where the plan takes rows that are appended.
+
+    Raises:
+        RefusedError: The table cannot be read again, or what the run began with was changed since.
+    """
+    if resources.read_again is None:
+        raise RefusedError("the plan takes rows that are appended, and this site's table cannot be read again")
+    return AppendedRows(
+        resources.read_again,
+        usable=lambda frame: usable_rows(frame, schema, plan),
+        store=store,
+        key=streams.bytes("appended rows"),
+    )
 
 
 def _table(resources: SiteResources, schema: Schema, plan: Plan) -> SiteTable:
