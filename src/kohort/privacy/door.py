@@ -83,13 +83,12 @@ def door(
     refusals: list[str | None] = []
     disagreed = [_no_consent(refused) for refused in unasked] or [None] * len(sites)
     for site, payload, guarantee, count, refused in zip(sites, payloads, guarantees, rows, disagreed, strict=True):
-        is_dp = isinstance(guarantee, DP)
         # The same bytes for the same request (a resumed run) may leave again: their privacy cost is already charged.
-        if is_dp and ledger.has_answered(site.chain, ledger_context, payload):
+        if isinstance(guarantee, DP) and ledger.has_answered(site.chain, ledger_context, payload):
             refusals.append(None)
             continue
         reason = refused or _objection(site, guarantee, count, ledger_context, step, metrics)
-        if is_dp and reason is None:
+        if reason is None and isinstance(guarantee, DP):
             where = ledger_context
             site.chain.budget.charge(guarantee, to=where.to, what=where.what, round=where.round)
         refusals.append(reason)

@@ -458,7 +458,7 @@ def _fixed_sites(
 
 def _note_survivors(site: Site, task: SumTask, round_number: int, part: SumPart) -> None:
     """Remember the survivors that a site is about to confirm; refuse others than are fixed, and too few."""
-    confirmed = getattr(part.side, "survivors", None)  # of schemes whose sites confirm them
+    confirmed = part.side.survivors
     if confirmed is None:
         return
     state, which = site.state(SumState), (task.name, round_number)

@@ -27,7 +27,17 @@ from kohort.crypto.sums.he import SEED, CiphertextSum, PublicKey, Ring, Slots
 from kohort.crypto.sums.key_holder import least_sites, read_inbox
 from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.residues import centred
-from kohort.crypto.sums.scheme import MIN_SITES, HubSide, Integers, SessionKeys, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import (
+    MIN_SITES,
+    HubSide,
+    Integers,
+    Places,
+    SessionKeys,
+    SiteSide,
+    SumContext,
+    SumScheme,
+    Trust,
+)
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.privacy.guarantee import Guarantee, SecureSum
 from kohort.rng import Streams
@@ -107,6 +117,7 @@ class _EncryptingSite:
     name: str
     streams: Streams
     trust: Trust
+    survivors: Places | None = None
 
     def __post_init__(self) -> None:
         context = self.packing.context

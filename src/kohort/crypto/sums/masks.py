@@ -57,6 +57,7 @@ from kohort.crypto.sums.scheme import (
     HubSide,
     Integers,
     Members,
+    Places,
     SessionKeys,
     SiteSide,
     SumContext,
@@ -69,8 +70,6 @@ from kohort.privacy.guarantee import Guarantee, Public
 from kohort.rng import Streams
 
 __all__ = ["SCHEME", "Masks"]
-
-Places = NDArray[np.uint32]
 
 
 class _MaskingSite:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from kohort.crypto.sums.modular import add
-from kohort.crypto.sums.scheme import HubSide, Integers, SessionKeys, SiteSide, SumContext, SumScheme, Trust
+from kohort.crypto.sums.scheme import HubSide, Integers, Places, SessionKeys, SiteSide, SumContext, SumScheme, Trust
 from kohort.errors import IntegrityError
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.rng import Streams
@@ -17,6 +17,8 @@ __all__ = ["SCHEME", "Plain"]
 
 
 class _Site:
+    survivors: Places | None = None
+
     def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         if step != 0 or inbox or vector is None:
             raise IntegrityError("a plain sum has one step, and a site sends its vector in it")

@@ -36,6 +36,7 @@ __all__ = [
     "HubSide",
     "Integers",
     "Members",
+    "Places",
     "SessionKeys",
     "SiteSide",
     "SumContext",
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 Integers = NDArray[np.uint64]
+Places = NDArray[np.uint32]
+"""Places in the ordered member list of a session."""
 KEY_HOLDER = "key-holder"
 """The name of the party that opens encrypted totals, in every roster and ledger."""
 SESSION_KEYS = "public keys of a secure sum"
@@ -201,6 +204,11 @@ class SessionKeys(Protocol):
 
 class SiteSide(Protocol):
     """One site's part of a sum."""
+
+    @property
+    def survivors(self) -> Places | None:
+        """The sites that this one confirmed to be in the total; None before, and in schemes without confirmations."""
+        ...
 
     def reply(self, step: int, inbox: bytes, vector: Integers | None) -> bytes:
         """What the site sends at a step.
