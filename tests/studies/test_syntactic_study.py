@@ -79,12 +79,22 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 TINY = SyntacticDepth(
-    quick=True, seeds=(0,), rounds=2, noisy_rounds=1, ks=(3, 10), other_ks=(10,), epsilons=(0.9,), other_epsilons=(0.9,)
+    quick=True,
+    seeds=(0,),
+    rounds=2,
+    noisy_rounds=1,
+    ks=(3, 10),
+    other_ks=(10,),
+    epsilons=(0.9,),
+    other_epsilons=(0.9,),
+    rates={"logistic": (0.2,)},
+    merges=(("all", 0.5),),
 )
 
 
 def test_the_whole_study_on_a_small_table(small_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "TREES", 3)
+    monkeypatch.setenv("KOHORT_DATA", str(tmp_path))
     said: list[str] = []
     assert find_study("syntactic").run is syntactic.run_study
     found = syntactic.run_study(tmp_path, True, said.append, depth=TINY)
@@ -114,6 +124,7 @@ def test_the_whole_study_on_a_small_table(small_table: Path, tmp_path: Path, mon
     assert always["macro F1"] == pytest.approx(always["F1"] / 2)
     assert always["AUC"] == 0.5
     assert all(row["paper"] in (None, "yes") for table in tables.values() for row in table.values())
+    assert any("The MIMIC-III layout is skipped" in note for note in found["notes"])
     assert any("proprietary" in note for note in found["notes"])
     assert any("does better than k = 10 by AUC here" in note for note in found["notes"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from tests.studies.test_syntactic_study import small_table
 
 from kohort.evaluate.utility import classification
 from kohort.rng import Streams
+from kohort.runs.run import run
 from kohort.runs.simulation import populate
 from kohort.studies.harness.runs import Runs, summarise
 from kohort.studies.syntactic.plans import federated
-from kohort.studies.syntactic.thresholds import best_threshold, cut_at, fold_aside, run_with_thresholds
+from kohort.studies.syntactic.settings import Setting
+from kohort.studies.syntactic.thresholds import best_threshold, cut_at, fold_aside, run_with_thresholds, scored
 
 __all__ = ["small_table"]
 
@@ -68,6 +71,14 @@ def test_rows_of_a_patient_are_in_one_fold(small_table: Path) -> None:
 def test_a_run_is_measured_at_the_threshold_of_its_validation_rows(small_table: Path) -> None:
     del small_table
     plan = federated("logistic", {"name": "fedavg"}, rounds=3, train={"lr": 0.01}, weighted=False)
-    (found,) = Runs((0,), summarise=summarise, group=run_with_thresholds).of(plan)
+    group = partial(run_with_thresholds, settings={0: Setting({"logistic": 0.01})})
+    (found,) = Runs((0,), summarise=summarise, group=group).of(plan)
     assert found.metrics["f1_macro"] != found.metrics["f1_macro_as_trained"]
     assert 0 <= found.metrics["f1"] <= 1
+
+
+def test_validation_rows_with_a_category_of_their_own_are_scored(small_table: Path) -> None:
+    model = run(federated("logistic", {"name": "fedavg"}, rounds=1), seed=0).model
+    rows = pl.read_parquet(small_table).head(20).with_columns(change=pl.lit("never seen"))
+    scores, truth = scored(model, rows)
+    assert len(scores) == len(truth) == 20

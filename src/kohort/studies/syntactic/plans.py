@@ -14,15 +14,18 @@ from kohort.runs.config import Plan, load_plan, only_read
 from kohort.runs.gain import reference_plans
 from kohort.studies.harness.session import Depth
 
-__all__ = ["CENTRAL", "FL", "LEARNERS", "SITES", "K", "SyntacticDepth", "federated", "noisy", "perturbed",
-           "quasi_only", "syntactic"]  # fmt: skip
+__all__ = [
+    "BOUND", "CENTRAL", "FIRST", "FL", "LEARNERS", "MERGE", "SITES", "K", "SyntacticDepth", "federated", "noisy",
+    "perturbed", "quasi_only", "syntactic",
+]  # fmt: skip
 
 K: Final = 10
 """The k that the paper's conclusions are about."""
 SITES: Final = 10
 TEST: Final = 0.3
-BOUND: Final = 0.5
-"""The delta of the paper: largest relational loss that joining clusters may lead to."""
+MERGE, BOUND = "all", 0.5
+"""How clusters join unless cross-validation says otherwise, and the paper's delta: the largest relational loss that
+joining them may lead to."""
 AMPLE: Final = 0.3
 """From this epsilon on DP-SGD makes all its steps."""
 DELTA: Final = 1e-5
@@ -106,10 +109,18 @@ def federated(
     )
 
 
-def syntactic(learner: str, k: int, *, rounds: int, data: Mapping[str, Any] | None = None) -> Plan:
-    """(k, k^2)-anonymous rows. Clusters join as long as the quasi-identifiers lose at most `BOUND`. In rows that hold a
+def syntactic(
+    learner: str,
+    k: int,
+    *,
+    rounds: int,
+    data: Mapping[str, Any] | None = None,
+    merge: str = MERGE,
+    delta: float = BOUND,
+) -> Plan:
+    """(k, k^2)-anonymous rows. Clusters join as long as the quasi-identifiers lose at most `delta`. In rows that hold a
     rare pair of codes, one of them goes up its hierarchy until no pair is rare."""
-    anonymise = {"k": k, "m": 2, "delta": BOUND, "merge": "all"}
+    anonymise = {"k": k, "m": 2, "delta": delta, "merge": merge}
     return federated(learner, {"name": "syntactic", "anonymise": anonymise}, rounds=rounds, data=data)
 
 
@@ -157,6 +168,10 @@ class SyntacticDepth(Depth):
     epsilons: tuple[float, ...]
     other_epsilons: tuple[float, ...]
     """For the learners after the first."""
+    rates: Mapping[str, tuple[float, ...]]
+    """The rates that cross-validation chooses among; a learner that is absent has that of `LEARNERS`."""
+    merges: tuple[tuple[str, float], ...]
+    """The ways to join clusters that it chooses among: `merge` and `delta`."""
 
     def plain(self, learner: str, method: str) -> Plan:
         """Central learning or FL."""

@@ -7,7 +7,7 @@ on the test rows there. The validation rows of a seed are one of five folds of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,11 +21,11 @@ from kohort.runs.config import Plan
 from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import Population, populate
 from kohort.studies.harness.runs import Change, RunSummary, SharedRows, Tables, declared, has_budget
-from kohort.tables.persons import persons_of
+from kohort.studies.syntactic.folds import FOLDS, fold_numbers, left_out
+from kohort.studies.syntactic.settings import Setting
 
-__all__ = ["AS_TRAINED", "best_threshold", "cut_at", "fold_aside", "run_with_thresholds"]
+__all__ = ["AS_TRAINED", "best_threshold", "cut_at", "fold_aside", "run_with_thresholds", "scored"]
 
-FOLDS = 5
 AS_TRAINED = "_as_trained"
 """Ends the names of measures at the threshold that a learner ended with."""
 Floats = NDArray[np.float64]
@@ -42,19 +42,7 @@ def fold_aside(whole: Population, seed: int) -> tuple[Population, pl.DataFrame]:
     Returns:
         The sites that learn, and the validation rows.
     """
-    generator = Streams.seeded(seed).generator("study", "folds")
-    sizes = np.diff(whole.starts)
-    fold = np.concatenate([generator.permutation(int(size)) % FOLDS for size in sizes])
-    if whole.schema.identifiers:
-        persons = persons_of(whole.frame[whole.schema.identifiers[0]])
-        fold = fold if persons is None else fold[np.unique(persons, return_index=True)[1]][persons]
-    aside = fold == seed % FOLDS
-    left = np.add.reduceat(~aside, whole.starts[:-1])
-    starts = np.concatenate([[0], np.cumsum(left)]).astype(np.int64)
-    return (
-        replace(whole, frame=whole.frame.filter(pl.Series(~aside)), starts=starts),
-        whole.frame.filter(pl.Series(aside)),
-    )
+    return left_out(whole, fold_numbers(whole, seed), seed % FOLDS)
 
 
 def best_threshold(scores: Floats, truth: NDArray[np.bool_]) -> float:
@@ -96,10 +84,19 @@ def cut_at(threshold: float, scores: Floats, truth: NDArray[np.bool_]) -> dict[s
     return {name: float(found[name]) for name in ("f1", "f1_macro")}
 
 
-def _scored(model: Model, frame: pl.DataFrame) -> tuple[Floats, NDArray[np.bool_]]:
-    """The score and the class of every row that a model can read."""
+def scored(model: Model, frame: pl.DataFrame) -> tuple[Floats, NDArray[np.bool_]]:
+    """The score and the class of every row that can be judged.
+
+    Args:
+        model: The model.
+        frame: Rows with their target; categories that no training row had are read as `kohort predict` reads them.
+
+    Returns:
+        Scores of the positive class, and which rows are positive.
+    """
     known = frame.filter(pl.Series(model.encoder.predictable(frame)))
-    scores = np.asarray(model.ranking(model.encoder.transform(known)), dtype=np.float64)[:, 1]
+    inputs, _ = model.encoder.inputs(known)
+    scores = np.asarray(model.ranking(inputs), dtype=np.float64)[:, 1]
     return scores, model.encoder.target(known) == 1
 
 
@@ -109,6 +106,8 @@ def run_with_thresholds(
     tables: Tables | None,
     summarise: Callable[[Outcome], R],
     change: Change | None = None,
+    *,
+    settings: Mapping[int, Setting],
 ) -> list[R]:
     """Runs of plans that have the same rows at the same sites, each cut where its validation rows say.
 
@@ -118,6 +117,7 @@ def run_with_thresholds(
         tables: The tables that replace a plan's own.
         summarise: What is kept of a run.
         change: Not used here.
+        settings: What every seed's plans are run with.
 
     Returns:
         The summaries; `f1` and `f1_macro` are at the chosen threshold, and with `AS_TRAINED` at the learner's own.
@@ -128,11 +128,11 @@ def run_with_thresholds(
     plain, known = SharedRows(population=part), SharedRows(population=declared(part, plans[0]))
     found = []
     for plan in plans:
-        outcome = run(plan, seed=seed, backend=known if has_budget(plan) else plain)
+        outcome = run(settings[seed].applied(plan), seed=seed, backend=known if has_budget(plan) else plain)
         summary = summarise(outcome)
         metrics: dict[str, Any] = dict(summary.metrics)
         own = {f"{name}{AS_TRAINED}": metrics[name] for name in ("f1", "f1_macro")}
-        threshold = best_threshold(*_scored(outcome.model, aside))
-        metrics |= own | cut_at(threshold, *_scored(outcome.model, part.test))
+        threshold = best_threshold(*scored(outcome.model, aside))
+        metrics |= own | cut_at(threshold, *scored(outcome.model, part.test))
         found.append(replace(summary, metrics=metrics))
     return found
