@@ -167,16 +167,20 @@ def _join(columns, row, local, spots, left, is_number, offsets, points, price, t
             continue
         wider[count] = c
         count += 1
-        if is_number[c]:
-            continue
-        same = price[base + 2 * c + held[c]]
-        more = price[base + 2 * c + held[c] + 1]
-        for v in range(base, end):
-            after = same if member[v] else more
-            change[v] = after - table[v]
-            table[v] = after
+        if not is_number[c]:
+            same, more = price[base + 2 * c + held[c]], price[base + 2 * c + held[c] + 1]
+            _category_change(base, end, same, more, member, table, change)
     _add_changes(local, spots, left, is_number, offsets, points, price, change, low, high, before, wider, count, loss,
                  size)  # fmt: skip
+
+
+@inlined
+def _category_change(base, end, same, more, member, table, change):
+    """What the loss of a category becomes with each code as the next member, and by how much that differs."""
+    for v in range(base, end):
+        after = same if member[v] else more
+        change[v] = after - table[v]
+        table[v] = after
 
 
 @inlined
