@@ -42,7 +42,8 @@ def test_a_code_is_the_rank_of_a_value_null_first(column):
     assert codes.tolist() == [known.index(value) for value in values]
     assert (found.to_list(), found.dtype) == (known, column.dtype)
     frame = CodedFrame(column.to_frame())
-    assert [frame.values("x")[code] for code in frame.codes("x")] == values
+    assert frame.codes("x").tolist() == frame.codes("x", np.arange(len(values))).tolist()
+    assert len(set(zip(frame.codes("x").tolist(), values, strict=True))) == len(known)
     assert sorted(set(frame.codes("x").tolist())) == list(range(frame.distinct("x"))) == list(range(len(known)))
 
 
@@ -60,3 +61,4 @@ def test_rows_share_a_class_if_and_only_if_they_share_their_values(rows, largest
     assert found.count == len(set(rows))
     sizes = found.reduced(np.add, np.ones(len(rows), np.int64))
     assert sizes.tolist() == np.bincount(found.of_row).tolist()
+    assert found.reduced(np.minimum, found.of_row[found.order]).tolist() == list(range(found.count))

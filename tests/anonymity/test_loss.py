@@ -129,6 +129,13 @@ def test_a_null_in_place_of_a_value_is_suppression() -> None:
     )
 
 
+def test_kept_rows_may_come_in_any_order() -> None:
+    before = pl.DataFrame({"x": ["a", "a", "a", "b", "c"], "n": [0, 0, 0, 6, 8]})
+    after = pl.DataFrame({"x": ["{b, c}", "{b, c}", "a", "a", "a"], "n": ["[6, 8]", "[6, 8]", "0", "0", "0"]})
+    found = ncp_by_column(before, after, quasi=["x", "n"], kept=[4, 3, 2, 1, 0])
+    assert found == pytest.approx({"x": 2 / 5 * 2 / 3, "n": 2 / 5 * 2 / 8})
+
+
 def test_suppressed_rows() -> None:
     before = pl.DataFrame({"x": ["a", "b", "c", "d"]})
     assert ncp(before, before[[2, 0]], quasi=["x"], kept=[2, 0]) == 0.5

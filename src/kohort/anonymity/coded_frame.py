@@ -51,8 +51,8 @@ class OrderedClasses:
         return np.diff(self.first, append=len(self.order))
 
     def reduced(self, function: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
-        """A figure of each class, such as the largest of its values."""
-        found: NDArray[Any] = function.reduceat(values[self.order], self.first)
+        """A figure of each class, such as the largest of its values, which are in the order of classes."""
+        found: NDArray[Any] = function.reduceat(values, self.first)
         return found
 
 
@@ -69,20 +69,13 @@ class CodedFrame:
         return self.frame.height
 
     def codes(self, name: str, rows: NDArray[np.int64] | None = None) -> Integers:
-        """The code of each row, or of some rows, in a column."""
+        """The code of each row, or of some rows in their order, in a column."""
         found = self._coded(name)[0]
-        return found if rows is None or len(rows) == len(found) else found[rows]
+        return found if rows is None else found[rows]
 
     def distinct(self, name: str) -> int:
         """Number of values of a column, null included."""
         return self._coded(name)[1]
-
-    def values(self, name: str) -> list[Any]:
-        """The value of each code."""
-        codes, count = self._coded(name)
-        row = np.empty(count, np.int64)
-        row[codes] = np.arange(len(codes))
-        return self.frame[name].gather(row).to_list()
 
     def classes(self, names: Sequence[str]) -> OrderedClasses:
         """Classes of rows that have the same values in some columns."""
@@ -118,5 +111,6 @@ def _codes_of(column: pl.Series) -> tuple[Integers, int]:
     count = int(np.count_nonzero(held))
     if held[:count].all():
         return codes, count
-    dense: Integers = (np.cumsum(held, dtype=np.uint32) - np.uint32(1))[codes]
+    ranks = np.cumsum(held) - 1
+    dense: Integers = ranks.astype(np.uint16 if count <= 1 << 16 else np.uint32)[codes]
     return dense, count

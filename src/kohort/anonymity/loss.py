@@ -45,8 +45,10 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
+Rows = NDArray[np.int64] | None  # None: all of them, in their order
 
 BITS = 64
+MASKS = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 
 def ncp(
@@ -137,7 +139,7 @@ def _ncp(
     source: CodedFrame,
     released: CodedFrame,
     names: Sequence[str],
-    rows: NDArray[np.int64],
+    rows: Rows,
     hierarchies: Mapping[str, Hierarchy],
 ) -> dict[str, float]:
     height, missing = source.height, source.height - released.height
@@ -191,7 +193,7 @@ def association(frame: Any, *, columns: Sequence[str], target: str, corrected: b
 
 
 def _associations(
-    table: CodedFrame, names: Sequence[str], target: str, *, rows: NDArray[np.int64] | None, corrected: bool
+    table: CodedFrame, names: Sequence[str], target: str, *, rows: Rows, corrected: bool
 ) -> dict[str, float]:
     of = table.codes(target, rows)
     return {name: _theils_u(of, table.codes(name, rows), corrected=corrected) for name in names}
@@ -226,7 +228,7 @@ def _entropy_loss(
     names: Sequence[str],
     target: str,
     *,
-    rows: NDArray[np.int64] | None,
+    rows: Rows,
     corrected: bool,
 ) -> float:
     """`entropy_loss` against the input rows `rows`, all of them when None."""
@@ -263,13 +265,16 @@ def _released(after: Any, source: pl.DataFrame, names: Sequence[str]) -> pl.Data
     return released
 
 
-def _kept_rows(rows: int, released: int, kept: Sequence[int] | NDArray[np.integer[Any]] | None) -> NDArray[np.int64]:
+def _kept_rows(rows: int, released: int, kept: Sequence[int] | NDArray[np.integer[Any]] | None) -> Rows:
+    """The input row of each released row; None where these are all rows in their order."""
     if kept is None:
         if released not in (rows, 0):
             hint = "Say in kept which input row each released row is"
             raise DataError(f"{rows:,} rows became {released:,}", hint=hint)
-        return np.arange(released)
+        return None if released else np.empty(0, np.int64)
     found = np.asarray(kept, dtype=np.int64)
+    if released == rows and np.array_equal(found, np.arange(rows)):
+        return None
     in_range = bool(((found >= 0) & (found < rows)).all())
     if found.shape != (released,) or not in_range or len(sorted_distinct(found)) != released:
         hint = "Give one number between 0 and the last input row for each released row, none twice"
@@ -281,7 +286,7 @@ def _penalty(
     source: CodedFrame,
     released: CodedFrame,
     name: str,
-    rows: NDArray[np.int64],
+    rows: Rows,
     classes: OrderedClasses,
     hierarchies: Mapping[str, Hierarchy],
 ) -> float:
@@ -296,7 +301,7 @@ def _penalty(
         by_class = _category_penalties(source.codes(name, rows), distinct, classes)
     marks: dict[int, str] = {}
     if shown.dtype in TEXTS:
-        marks = {code: text for code, text in enumerate(released.values(name)) if text is not None and _is_mark(text)}
+        marks = _marks(released, name, classes.order[classes.first])
     if not marks and not shown.null_count():
         return float((by_class * classes.sizes).sum())
     cells = by_class[classes.of_row]
@@ -307,22 +312,23 @@ def _penalty(
     return float(cells.sum())
 
 
-def _taken(column: pl.Series, rows: NDArray[np.int64]) -> pl.Series:
-    """The values of some rows, rising; all of them need no copy."""
-    return column if len(rows) == len(column) and (np.diff(rows) > 0).all() else column.gather(rows)
+def _taken(column: pl.Series, rows: Rows) -> pl.Series:
+    """The values of some rows."""
+    return column if rows is None else column.gather(rows)
 
 
-def _number_penalties(whole: pl.Series, rows: NDArray[np.int64], classes: OrderedClasses) -> Floats:
-    known = whole.cast(pl.Float64).drop_nulls()
-    extent = float(known.max() or 0.0) - float(known.min() or 0.0)  # type: ignore[arg-type] # numbers
-    values = _taken(whole, rows).cast(pl.Float64)
-    missing = values.is_null().to_numpy()
-    numbers = values.fill_null(0.0).to_numpy()
-    high = classes.reduced(np.maximum, np.where(missing, -np.inf, numbers) if missing.any() else numbers)
-    low = classes.reduced(np.minimum, np.where(missing, np.inf, numbers) if missing.any() else numbers)
+def _number_penalties(whole: pl.Series, rows: Rows, classes: OrderedClasses) -> Floats:
+    extent = float(whole.max() or 0.0) - float(whole.min() or 0.0)  # type: ignore[arg-type] # numbers
+    values = _taken(whole, rows)
+    if not values.null_count():
+        held = values.to_numpy()[classes.order]
+        ends = (classes.reduced(function, held).astype(np.float64) for function in (np.maximum, np.minimum))
+        return (next(ends) - next(ends)) / (extent or 1.0)
+    numbers = values.cast(pl.Float64).fill_null(0.0).to_numpy()[classes.order]
+    missing = values.is_null().to_numpy()[classes.order]
+    high = classes.reduced(np.maximum, np.where(missing, -np.inf, numbers))
+    low = classes.reduced(np.minimum, np.where(missing, np.inf, numbers))
     width = np.where(high >= low, high - low, 0.0) / (extent or 1.0)
-    if not missing.any():
-        return width
     mixed = (high >= low) & classes.reduced(np.maximum, missing)
     return np.where(mixed, 1.0, width)
 
@@ -330,8 +336,9 @@ def _number_penalties(whole: pl.Series, rows: NDArray[np.int64], classes: Ordere
 def _category_penalties(codes: Integers, distinct: int, classes: OrderedClasses) -> Floats:
     span = int(codes.max()) + 1
     if span <= BITS:
-        ordered = codes.astype(np.uint8)[classes.order]
-        held = np.bitwise_or.reduceat(np.left_shift(np.uint64(1), ordered.astype(np.uint64)), classes.first)
+        mask = next(kind for kind in MASKS if span <= 8 * kind().itemsize)
+        bits = np.left_shift(mask(1), np.arange(span, dtype=mask))
+        held = np.bitwise_or.reduceat(bits[codes.astype(np.uint8)[classes.order]], classes.first)
         in_class = np.bitwise_count(held).astype(np.int64)
     else:
         pairs = sorted_distinct(classes.of_row * span + codes)
@@ -344,7 +351,7 @@ def _with_marks(
     source: CodedFrame,
     released: CodedFrame,
     name: str,
-    rows: NDArray[np.int64],
+    rows: Rows,
     hierarchies: Mapping[str, Hierarchy],
     marks: Mapping[int, str],
 ) -> Floats:
@@ -364,8 +371,12 @@ def _with_marks(
     return np.where(np.isnan(marked), cells, marked)
 
 
-def _is_mark(text: str) -> bool:
-    return text == "*" or (text.startswith("<") and text.endswith(">"))
+def _marks(released: CodedFrame, name: str, rows: NDArray[np.int64]) -> dict[int, str]:
+    """The texts of some rows that look like marks of suppression or labels, by their codes."""
+    texts = released.frame[name].gather(rows).cast(pl.String)
+    found = (texts == "*") | (texts.str.starts_with("<") & texts.str.ends_with(">"))
+    marked = found.fill_null(False).to_numpy()
+    return dict(zip(released.codes(name, rows[marked]).tolist(), texts.filter(found).to_list(), strict=True))
 
 
 def _mark_penalty(text: str, whole: pl.Series, distinct: int, hierarchies: Mapping[str, Hierarchy]) -> float:

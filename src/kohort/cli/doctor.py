@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,7 +108,7 @@ def _versions(found: Findings) -> bool:
         if packages and None in packages.values():
             found.notes.append(f"extra {extra!r} is not installed: pip install 'kohort[{extra}]'")
     found.facts |= {
-        "kohort": version("kohort"),
+        "kohort": _version_of("kohort"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "libraries": libraries,
@@ -121,6 +119,8 @@ def _versions(found: Findings) -> bool:
 
 def _requirements() -> Iterator[tuple[str, str, str | None]]:
     """Name, version bounds and extra of every requirement of the installed package."""
+    from importlib.metadata import requires  # not above: it would make every command start later
+
     for line in requires("kohort") or []:
         match = _REQUIREMENT.match(line)
         if match:
@@ -128,6 +128,8 @@ def _requirements() -> Iterator[tuple[str, str, str | None]]:
 
 
 def _version_of(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:
@@ -184,6 +186,8 @@ def _data(found: Findings) -> None:
 def _writable(folder: Path) -> bool:
     """Whether a file can be created in `folder`, or in the nearest folder above it that exists."""
     place = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    import tempfile
+
     try:
         with tempfile.TemporaryFile(dir=place):
             return True
@@ -234,6 +238,8 @@ def _self_test(found: Findings) -> None:
 
 
 def _tiny_federation() -> dict[str, Any]:
+    import tempfile
+
     import numpy as np
     import polars as pl
 

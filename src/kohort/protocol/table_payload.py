@@ -93,7 +93,7 @@ def _coded(column: pl.Series) -> tuple[np.ndarray[Any, Any], list[str]]:
     """Cells as indices into the sorted distinct texts, and those texts; a null has index 0."""
     text = column.cast(pl.String)
     known = text.drop_nulls().unique().sort()
-    codes = text.replace_strict(known, pl.Series(range(len(known)), dtype=pl.Int32), default=None)
+    codes = text.cast(pl.Enum(known)).to_physical()
     return codes.cast(pl.Int32).fill_null(0).to_numpy(), known.to_list()
 
 

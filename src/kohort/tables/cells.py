@@ -117,13 +117,13 @@ def format_cell(cell: Cell | str | float | bool | None) -> str | None:
     """
     if cell is None:
         return None
+    if isinstance(cell, Interval):
+        ends = f"{_number(cell.low)}, {_number(cell.high)}"
+        return f"[{ends}, {MISSING_MEMBER}]" if cell.missing else f"[{ends}]"
     if isinstance(cell, Suppressed):
         return "*"
     if isinstance(cell, Label):
         return f"<{cell.text}>"
-    if isinstance(cell, Interval):
-        ends = f"{_number(cell.low)}, {_number(cell.high)}"
-        return f"[{ends}, {MISSING_MEMBER}]" if cell.missing else f"[{ends}]"
     if isinstance(cell, ValueSet):
         return "{" + ", ".join(_escape_member(member) for member in cell.values) + "}"
     text = canonical_text(cell)

@@ -276,7 +276,9 @@ def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
         ConfigError: The object is no table kohort can read.
         DataError: Columns repeat, have an unsupported type or hold infinite numbers.
     """
-    import narwhals as nw  # files need no narwhals, and sites read files
+    if isinstance(frame, pl.DataFrame):
+        return _plain(frame), FrameKind.POLARS
+    import narwhals as nw  # files and polars tables need no narwhals, which takes long to import
 
     try:
         narrow = nw.from_native(frame, eager_only=True)
@@ -289,10 +291,14 @@ def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
             hint="Give a pandas or polars DataFrame (collect a lazy one) or a pyarrow Table",
         ) from None
     try:
-        inner: pl.DataFrame = frame if isinstance(frame, pl.DataFrame) else narrow.to_polars()
+        inner: pl.DataFrame = narrow.to_polars()
     except ModuleNotFoundError:
         raise ConfigError(f"reading a {kind} frame needs pyarrow", hint="pip install pyarrow") from None
-    return check_finite(inner.with_columns(plain_types(inner.schema, "the frame")), "the frame"), kind
+    return _plain(inner), kind
+
+
+def _plain(frame: pl.DataFrame) -> pl.DataFrame:
+    return check_finite(frame.with_columns(plain_types(frame.schema, "the frame")), "the frame")
 
 
 def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:

@@ -291,3 +291,13 @@ def test_km_is_part_of_measure_and_of_the_rules() -> None:
         measure(frame, quasi=["q"], items="i", m=0)
     with pytest.raises(DataError, match="no item sets"):
         measure(frame, quasi=["i"][:0], items="q")
+
+
+@given(rows=ROWS)
+def test_categories_are_judged_as_their_texts(rows) -> None:
+    texts = frame_of(rows)
+    coded = texts.with_columns(pl.col("q", "s").cast(pl.Categorical))
+    for frame in (coded, coded.with_columns(pl.col("s").cast(pl.String))):
+        assert measure(frame, quasi=["q", "r"], sensitive=["s", "n"]) == measure(
+            texts, quasi=["q", "r"], sensitive=["s", "n"]
+        )

@@ -43,13 +43,21 @@ class Classes:
         return len(self.sizes)
 
 
-def as_frame(frame: Any) -> pl.DataFrame:
+def as_frame(frame: Any, *, categories: bool = False) -> pl.DataFrame:
     """The polars form of any table kohort can read.
+
+    Args:
+        frame: The table.
+        categories: Leave categories of a polars table as they are: whoever counts them need not hash their texts.
 
     Raises:
         DataError: The table has no rows.
     """
-    found, _ = from_native(frame)
+    if categories and isinstance(frame, pl.DataFrame):
+        found = from_native(frame.with_columns(pl.col(pl.Categorical).to_physical()))[0]
+        found = found.with_columns(frame.select(pl.col(pl.Categorical)))
+    else:
+        found, _ = from_native(frame)
     if found.height == 0:
         raise DataError("the table has no rows", hint="Give a table with at least one row")
     return found

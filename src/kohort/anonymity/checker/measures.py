@@ -204,7 +204,7 @@ def measure(
         >>> (found.k, found.l_distinct)
         (2, 1)
     """
-    table = as_frame(frame)
+    table = as_frame(frame, categories=True)
     require_columns(table, quasi)
     require_columns(table, sensitive)
     item_columns = require_columns(table, _item_names(items))
@@ -366,7 +366,7 @@ def judged(
         raise ConfigError("m and items go together", hint="Give both, or neither")
     if l is not None and l_kind == "recursive" and (c is None or l != int(l)):
         raise ConfigError("recursive diversity needs c, and a whole l", hint="Give c, such as c=3.0")
-    table = as_frame(frame)
+    table = as_frame(frame, categories=True)
     found = measure(table, quasi=quasi, sensitive=sensitive, items=items, m=2 if m is None else m, persons=persons)
     problems = [] if found.k >= k else [f"k is {found.k}, not {k}"]
     if found.km is not None and found.km < k:

@@ -189,7 +189,10 @@ def anonymise(
     coding.check(source, quasi)
     table, coded_notes = coded_numbers(source, coding)
     notes = (*coded_notes, *released_as_they_are(given, [*quasi, *sensitive, target, person], keep))
-    private = SensitiveColumns.of(table, sensitive, persons=_person_codes(table, person, quasi, sensitive, target))
+    texts = [categories(table[name]) for name in dict.fromkeys((*quasi, *sensitive, *([target] if target else [])))]
+    categorised = table.with_columns(texts)
+    persons = _person_codes(table, person, quasi, sensitive, target)
+    private = SensitiveColumns.of(categorised, sensitive, persons=persons)
     people = _population(population, risk, presence, coding)
     people.check(private.units)
     size = population if isinstance(population, int) else None
@@ -198,8 +201,7 @@ def anonymise(
         t=t, t_kind=t_kind, alpha=alpha, beta=beta, beta_kind=beta_kind, delta=delta,
     )  # fmt: skip
     require_feasible(rule, private)
-    texts = [categories(source[name]) for name in source.columns if source.schema[name] == pl.String]
-    coded = code_table(table.with_columns(texts), quasi, by_value=algorithm == "thesis")
+    coded = code_table(categorised, quasi, by_value=algorithm == "thesis")
     problem = Problem(coded, private, rule, weights=_weights(weights, coded), max_set=max_set)
     options = ClassOptions(
         algorithm=algorithm,
@@ -216,13 +218,14 @@ def anonymise(
     )
 
     def judge(made: FormedClasses) -> Verdict:
-        return verify(made, table, quasi, sensitive, rule, person, people)
+        return verify(made, categorised, quasi, sensitive, rule, person, people)
 
     made, verdict, tried = _first_verified(table, problem, options, people, judge, keep_exact, person)
     out, kept, problems = verdict.frame, verdict.kept, verdict.problems
     if problems and keep_exact != "thesis":
         raise IntegrityError(f"the released table does not meet the rule: {'; '.join(problems)}", hint="Report this")
-    report = figures(source.with_columns(texts), verdict, made.cells, made.hierarchies, sensitive, target)
+    before = source.with_columns(one for one in texts if one.dtype == pl.Categorical)
+    report = figures(before, verdict, made.cells, made.hierarchies, sensitive, target)
     classes = made.partition.labels[kept]
     return Anonymised(
         frame=_as_given(out if person is None else out.drop(person), frame, kind, table, given, kept, made, coding),
@@ -299,7 +302,7 @@ def _first_verified(
         joined = joined_until_met(larger, sized, made, people, judge, person)
         held += [] if joined is None else [(*joined, tried)]
     if held:
-        return min(held, key=lambda one: one[0].loss)
+        return min(held, key=lambda one: one[0].loss) if len(held) > 1 else held[0]
     made = nothing_shown(problem)
     return made, judge(made), {}
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 __all__ = ["categories", "ranked"]
 
-Integers = NDArray[np.int64]
+Codes = NDArray[np.unsignedinteger[Any]]
 
 # Times the rows: a range of whole numbers that is small enough to have an entry each.
 SMALL_RANGE = 4
@@ -28,14 +28,15 @@ def categories(column: pl.Series) -> pl.Series:
     return column.cast(pl.Categorical) if column.dtype == pl.String else column
 
 
-def ranked(column: pl.Series) -> tuple[Integers, pl.Series]:
+def ranked(column: pl.Series) -> tuple[Codes, pl.Series]:
     """The code of each row, and the value of each code.
 
     Args:
         column: Texts, as they are or as categories, numbers, truth values, dates or times.
 
     Returns:
-        Codes from 0 on, and the distinct values in their order, null first if there is one.
+        Codes from 0 on, as small as their number allows; and the distinct values in their order, null first if there is
+        one.
     """
     places = _places(column)
     if places is None:
@@ -55,9 +56,13 @@ def ranked(column: pl.Series) -> tuple[Integers, pl.Series]:
         held, values = held[order], values.gather(order)
     elif nulls:
         held, values = np.roll(held, 1), pl.concat([values[-1:], values[:-1]])
-    row[held] = np.arange(len(held))
-    found: Integers = row[codes]
-    return found, values
+    rank = np.zeros(len(row), _small(len(held)))
+    rank[held] = np.arange(len(held))
+    return rank[codes], values
+
+
+def _small(count: int) -> type[np.uint16] | type[np.uint32]:
+    return np.uint16 if count <= 1 << 16 else np.uint32
 
 
 def _places(column: pl.Series) -> pl.Series | None:
@@ -78,6 +83,7 @@ def _whole(value: Any) -> int:
     return 0 if value is None else int(value)
 
 
-def _by_sorting(column: pl.Series) -> tuple[Integers, pl.Series]:
+def _by_sorting(column: pl.Series) -> tuple[Codes, pl.Series]:
     codes = (column.rank("dense").cast(pl.Int64) - (column.null_count() == 0)).fill_null(0).to_numpy()
-    return codes, column.unique().sort(nulls_last=False)
+    values = column.unique().sort(nulls_last=False)
+    return codes.astype(_small(len(values))), values

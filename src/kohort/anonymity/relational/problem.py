@@ -263,7 +263,7 @@ def code_table(
     return CodedTable(tuple(column for column, _ in coded), codes)
 
 
-def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, Integers]:
+def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[Any]]:
     if isinstance(column.dtype, pl.List):
         hint = "Declare it as items, or leave it out of the quasi-identifiers"
         raise DataError(f"quasi-identifier {column.name!r} holds lists", hint=hint)
@@ -286,7 +286,7 @@ def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn,
     return CodedColumn(column.name, True, values, np.concatenate((np.full(missing, NULL_POINT), points))), dense
 
 
-def _code_number(column: pl.Series) -> tuple[CodedColumn, Integers]:
+def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[Any]]:
     codes, known = ranked(column)
     missing = column.null_count() > 0
     floats = known.drop_nulls().to_physical().cast(pl.Float64).to_numpy()
@@ -297,11 +297,11 @@ def _code_number(column: pl.Series) -> tuple[CodedColumn, Integers]:
     return CodedColumn(column.name, True, known, points), codes
 
 
-def _code_category(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, Integers]:
+def _code_category(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[Any]]:
     ranks, known = ranked(column)
     if not by_value:
         order = np.argsort(-np.bincount(ranks, minlength=len(known)), kind="stable")
-        place = np.empty(len(order), dtype=np.int64)
+        place = np.empty(len(order), ranks.dtype)
         place[order] = np.arange(len(order))
         ranks, known = place[ranks], known[order]
     return CodedColumn(column.name, False, known, np.zeros(0)), ranks

@@ -114,7 +114,7 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
     """
     made = []
     for column, codes in zip(table.columns, table.codes, strict=True):
-        ordered = codes[partition.order].astype(np.int64)
+        ordered = codes[partition.order]
         if column.is_number and column.values.dtype.is_numeric():
             made.append(_interval_cells(column, ordered, partition))
         else:
@@ -122,30 +122,33 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
     return tuple(made)
 
 
-def _interval_cells(column: CodedColumn, ordered: Integers, partition: Partition) -> ColumnCells:
+def _interval_cells(column: CodedColumn, ordered: NDArray[Any], partition: Partition) -> ColumnCells:
     first = partition.starts[:-1]
-    high = np.maximum.reduceat(ordered, first)
+    high = np.maximum.reduceat(ordered, first).astype(np.int64)
+    low = np.minimum.reduceat(ordered, first).astype(np.int64)
+    missing = np.zeros(len(first), dtype=np.bool_)
     if column.has_null:
-        missing = np.minimum.reduceat(ordered, first) == 0
-        low = np.minimum.reduceat(np.where(ordered == 0, column.distinct, ordered), first)
+        missing = low == 0
+        low = np.minimum.reduceat(np.where(ordered == 0, column.distinct, ordered.astype(np.int64)), first)
         low = np.where(high == 0, 0, low)
-    else:
-        missing = np.zeros(len(first), dtype=np.bool_)
-        low = np.minimum.reduceat(ordered, first)
     keys, of_class = np.unique((low * column.distinct + high) * 2 + missing, return_inverse=True)
     pairs, with_null = np.divmod(keys, 2)
     lows, highs = np.divmod(pairs, column.distinct)
     values = column.values.to_list()
     step = grid_step([float(value) for value in values if value is not None], whole=column.values.dtype.is_integer())
+    # Each end depends on its own value alone, and values are fewer than intervals.
+    ends = [(0.0, 0.0) if value is None else on_grid(float(value), float(value), step) for value in values]
     cells = []
     for a, b, null in zip(lows.tolist(), highs.tolist(), with_null.tolist(), strict=True):
         alone = a == b and (not null or values[a] is None)
-        cells.append(values[a] if alone else Interval(*on_grid(float(values[a]), float(values[b]), step), bool(null)))
+        cells.append(values[a] if alone else Interval(ends[a][0], ends[b][1], bool(null)))
     generalised = any(isinstance(cell, Interval) for cell in cells)
     return ColumnCells(column.name, tuple(cells), of_class, generalised)
 
 
-def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partition, max_set: int | None) -> ColumnCells:
+def _value_set_cells(
+    column: CodedColumn, ordered: NDArray[Any], partition: Partition, max_set: int | None
+) -> ColumnCells:
     if column.distinct <= BITS:
         masks = np.bitwise_or.reduceat(np.left_shift(np.uint64(1), ordered.astype(np.uint64)), partition.starts[:-1])
         kinds, of_class = np.unique(masks, return_inverse=True)
@@ -157,7 +160,9 @@ def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partitio
     is_text = len(values) > LISTED and (max_set is None or max_set <= TEXT_SET)
     most = max_set or (TEXT_SET if is_text else len(values))
     # Of a text, a value that fewer rows have than the smallest class would name somebody.
-    rare = is_text & (np.bincount(ordered, minlength=len(values)) < partition.sizes.min())
+    rare = np.zeros(len(values), np.bool_)
+    if is_text:
+        rare = np.bincount(ordered, minlength=len(values)) < partition.sizes.min()
     cells = tuple(
         values[group[0]]
         if len(group) == 1
@@ -170,7 +175,7 @@ def _value_set_cells(column: CodedColumn, ordered: Integers, partition: Partitio
 
 
 def _distinct_groups(
-    column: CodedColumn, ordered: Integers, partition: Partition
+    column: CodedColumn, ordered: NDArray[Any], partition: Partition
 ) -> tuple[list[tuple[int, ...]], Integers]:
     keys = np.sort(np.repeat(np.arange(partition.count), partition.sizes) * column.distinct + ordered)
     keys = keys[np.diff(keys, prepend=-1) != 0]
@@ -221,5 +226,7 @@ def cells_at(levels: HierarchyLevels, level: Integers, code: Integers) -> Column
 
 def _text(cell: Any) -> str | None:
     """Dates and other values without a form of their own are written as they print."""
+    if isinstance(cell, Interval):  # by far the most
+        return format_cell(cell)
     known = cell is None or isinstance(cell, (str, int, float, Interval, ValueSet, Label, Suppressed))
     return format_cell(cell if known else str(cell))

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.relational.codes import ranked
 from kohort.errors import ConfigError, RefusedError, nearest
 
 __all__ = ["BetaKind", "LKind", "Rule", "SensitiveColumns", "SensitiveRequirements", "TKind", "require_feasible"]
@@ -319,7 +320,4 @@ def _count_once(codes: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[n
 def _ranks(column: pl.Series) -> NDArray[np.int64]:
     if isinstance(column.dtype, pl.List):
         raise ConfigError(f"column {column.name!r} holds lists", hint="A sensitive column has one value a row")
-    ranks = column.rank("dense").cast(pl.Int64)
-    first = 1 if column.null_count() == 0 else 0
-    found: NDArray[np.int64] = ranks.fill_null(0).to_numpy() - first
-    return found
+    return ranked(column)[0].astype(np.int64)

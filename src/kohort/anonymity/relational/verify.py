@@ -88,7 +88,7 @@ def verify(
 
     Args:
         made: The classes and their cells.
-        table: The table they are of.
+        table: The table they are of, texts as they are or as categories.
         quasi: The quasi-identifiers.
         sensitive: The sensitive columns.
         rule: What every class must meet.
@@ -105,7 +105,6 @@ def verify(
     if len(made.suppressed):
         kept = np.setdiff1d(kept, made.suppressed)
         coded = coded[kept]
-    released = as_texts(coded)
     asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
     if rule.beta > 0:
         asked |= {"beta_kind": rule.beta_kind}
@@ -113,7 +112,8 @@ def verify(
         asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
     if rule.t > 0:
         asked |= {"t": rule.t, "t_kind": rule.t_kind}
-    found, problems = judged(released, quasi=quasi, sensitive=sensitive, k=rule.k, persons=person, **asked)
+    found, problems = judged(coded, quasi=quasi, sensitive=sensitive, k=rule.k, persons=person, **asked)
+    released = as_texts(coded)
     if population.frame is not None and not problems:
         problems = unmet_in_population(
             released,

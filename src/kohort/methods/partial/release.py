@@ -24,8 +24,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from kohort.anonymity.checker.classes import sorted_distinct
 from kohort.anonymity.checker.measures import rarest_value, unmet
 from kohort.anonymity.relational.algorithms.cluster import cluster
+from kohort.anonymity.relational.codes import ranked
 from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import IntegrityError, RefusedError
@@ -272,11 +274,16 @@ def _released_numbers(column: pl.Series, classes: _Classes, domain: ColumnDomain
 def _released_categories(column: pl.Series, classes: _Classes) -> pl.Series:
     """The value most persons of each class have; among equally frequent ones the first in alphabetical order."""
     labels = classes.partition.labels
-    rows = pl.DataFrame({"class": labels, "value": column, "who": classes.persons})
-    tally = rows.unique().group_by("class", "value").len()
-    ordered = tally.sort("class", "len", "value", descending=[False, True, False], nulls_last=True)
-    commonest = ordered.unique("class", keep="first", maintain_order=True)["value"]
-    return commonest.gather(labels).alias(column.name)
+    codes, values = ranked(column)
+    pairs = labels * len(values) + codes
+    people = int(classes.persons.max()) + 1
+    each = sorted_distinct(pairs * people + classes.persons) // people  # a person counts once per class and value
+    found, persons = np.unique(each, return_counts=True)
+    of_class, code = np.divmod(found, len(values))
+    last = code + len(values) * values.is_null().to_numpy()[code]  # null after all others
+    order = np.lexsort((last, -persons, of_class))
+    first = np.flatnonzero(np.diff(of_class[order], prepend=-1))
+    return values.gather(code[order][first][labels]).alias(column.name)
 
 
 def _released_items(column: pl.Series, classes: _Classes) -> pl.Series:

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.equal_rows import exact_classes
@@ -158,23 +157,22 @@ def _local(problem: Problem, columns: Codes) -> tuple[Codes, tuple[Any, ...]]:
     """The block in codes that count only its own values, in the same order: no array is longer than need be."""
     quasi, is_number, distinct, offsets, points, price = problem.shape
     local = columns.copy()
-    held, prices = [], []
-    for c in range(quasi):
-        values, local[c] = _dense_codes(columns[c], int(distinct[c]))
-        held.append(offsets[c] + values)
-        prices.append(price[offsets[c] + 2 * c :][: len(values) + 2])
-    begin = np.concatenate(([0], np.cumsum([len(values) for values in held]))).astype(np.int64)
-    return local, (quasi, is_number, distinct, begin, points[np.concatenate(held)], np.concatenate(prices))
-
-
-def _dense_codes(codes: NDArray[Any], distinct: int) -> tuple[Integers, NDArray[Any]]:
-    """The codes that occur, rising, and the place of each row's code among them."""
-    if distinct > len(codes):
-        values, places = np.unique(codes, return_inverse=True)
-        return values.astype(np.int64), places
-    held = np.zeros(distinct, np.bool_)
-    held[codes] = True
-    return np.flatnonzero(held), (np.cumsum(held) - 1)[codes]
+    if distinct.max() > columns.shape[1]:
+        each = [np.unique(codes, return_inverse=True) for codes in columns[:quasi]]
+        held = np.concatenate([offset + values for offset, (values, _) in zip(offsets[:-1], each, strict=True)])
+        for c, (_, places) in enumerate(each):
+            local[c] = places
+    else:  # all columns at once, by an entry for each code
+        keys = columns[:quasi] + offsets[:-1, None]
+        occurs = np.zeros(offsets[-1], np.bool_)
+        occurs[keys] = True
+        held = np.flatnonzero(occurs)
+        place = np.cumsum(occurs) - 1
+        local[:quasi] = place[keys] - np.searchsorted(held, offsets[:-1])[:, None]
+    begin = np.searchsorted(held, offsets)
+    counts = np.diff(begin).tolist()
+    prices = [price[offsets[c] + 2 * c :][: count + 2] for c, count in enumerate(counts)]
+    return local, (quasi, is_number, distinct, begin, points[held], np.concatenate(prices))
 
 
 def _cut_on(problem: Problem, shape: tuple[Any, ...], columns: Codes) -> tuple[Integers, Integers]:

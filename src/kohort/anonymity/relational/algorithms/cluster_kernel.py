@@ -2,7 +2,8 @@
 
 A cluster starts with the row farthest from the cluster before it and takes the row that raises its loss least, again
 and again (Byun et al., 2007). Each row's loss as the next member is kept up to date: only the columns that the last
-member changed are added up again, so one step costs a few passes over the rows that are left.
+member changed are added up again, so one step costs a few passes over the rows that are left. A category's change is
+looked up by code; a number's is computed from its point, which several rows at once can be.
 
 Guarantee: every cluster meets the rule, before and after the left-over rows are assigned; a row that cannot be assigned
 is reported.
@@ -37,8 +38,10 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
     rows = columns.shape[1]
     local = columns[:quasi].copy()
     inside = columns[quasi:].copy()
+    spots = _row_points(local, is_number, offsets, points)
     table = np.empty(offsets[quasi])
     change = np.empty(offsets[quasi])
+    before = np.empty((2, quasi))
     member = zeros(offsets[quasi])
     low = np.empty(quasi, np.int64)
     high = np.empty(quasi, np.int64)
@@ -65,12 +68,12 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
         while chosen >= 0 and not met and size < cap:
             row = active[chosen]
             left -= 1
-            _take_out(local, active, loss, chosen, left)
+            _take_out(local, spots, is_number, active, loss, chosen, left)
             _add_values(columns, quasi, row, size, requirements, inside, cluster_counts, kinds)
             label[row] = clusters
             size += 1
-            _join(local, left, is_number, offsets, points, price, table, change, member, low, high, held, wider, loss,
-                  size)  # fmt: skip
+            _join(columns, row, local, spots, left, is_number, offsets, points, price, table, change, member, low, high,
+                  before, held, wider, loss, size)  # fmt: skip
             met = size >= k and _values_meet(inside, size, requirements, counts, touched)
             if not met:
                 chosen = _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, kinds, size)
@@ -87,12 +90,26 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
 
 
 @inlined
-def _take_out(local, active, loss, chosen, left):
-    """Move the chosen row behind the rows that are left."""
+def _row_points(local, is_number, offsets, points):
+    """The point of each row in the columns of numbers."""
+    spots = np.empty((local.shape[0], local.shape[1] if is_number.any() else 0))
+    for c in range(local.shape[0]):
+        if is_number[c]:
+            for i in range(local.shape[1]):
+                spots[c, i] = points[offsets[c] + local[c, i]]
+    return spots
+
+
+@inlined
+def _take_out(local, spots, is_number, active, loss, chosen, left):
+    """Put the last of the rows that are left into the place of the chosen one."""
     active[chosen] = active[left]
     loss[chosen] = loss[left]
     for c in range(local.shape[0]):
-        local[c, chosen], local[c, left] = local[c, left], local[c, chosen]
+        if is_number[c]:
+            spots[c, chosen] = spots[c, left]
+        else:
+            local[c, chosen] = local[c, left]
 
 
 @inlined
@@ -132,82 +149,111 @@ def _relabel(label, old, new):
 
 
 @inlined
-def _join(local, left, is_number, offsets, points, price, table, change, member, low, high, held, wider, loss, size):
-    """Let the row at position `left` into the cluster, and add up the loss of the others where it changed."""
+def _join(columns, row, local, spots, left, is_number, offsets, points, price, table, change, member, low, high,
+          before, held, wider, loss, size):  # fmt: skip
+    """Let a row into the cluster, and add up the loss of the others where it changed."""
     if size == 1:
         for i in range(left):
             loss[i] = 0.0
     count = 0
     for c in range(local.shape[0]):
         base, end = offsets[c], offsets[c + 1]
-        code = np.int64(local[c, left])
-        if end - base == 1 or not _widened(c, code, base, end, is_number, table, member, low, high, held, size):
+        code = np.int64(columns[c, row])
+        if end - base == 1:
+            continue
+        if size > 1 and is_number[c]:
+            before[0, c], before[1, c] = points[base + low[c]], points[base + high[c]]
+        if not _widened(c, code, base, end, is_number, table, member, low, high, held, size):
             continue
         wider[count] = c
         count += 1
-        if is_number[c]:
-            _number_change(points, base, end, low[c], high[c], price[base + 2 * c + 1], table, change)
-            continue
-        same = price[base + 2 * c + held[c]]
-        more = price[base + 2 * c + held[c] + 1]
-        for v in range(base, end):
-            after = same if member[v] else more
-            change[v] = after - table[v]
-            table[v] = after
-    _add_changes(local, left, offsets, change, wider, count, loss)
+        if not is_number[c]:
+            same, more = price[base + 2 * c + held[c]], price[base + 2 * c + held[c] + 1]
+            _category_change(base, end, same, more, member, table, change)
+    _add_changes(local, spots, left, is_number, offsets, points, price, change, low, high, before, wider, count, loss,
+                 size)  # fmt: skip
 
 
 @inlined
-def _add_changes(local, left, offsets, change, wider, count, loss):
-    """Add the changes of the columns to the loss of every row that is left, in their order; two columns in a pass."""
+def _category_change(base, end, same, more, member, table, change):
+    """What the loss of a category becomes with each code as the next member, and by how much that differs."""
+    for v in range(base, end):
+        after = same if member[v] else more
+        change[v] = after - table[v]
+        table[v] = after
+
+
+@inlined
+def _add_changes(local, spots, left, is_number, offsets, points, price, change, low, high, before, wider, count, loss,
+                 size):  # fmt: skip
+    """Add the changes of the columns to the loss of every row that is left, in their order."""
     place = 0
-    while place + 1 < count:
-        a, b = wider[place], wider[place + 1]
-        first, second = local[a], local[b]
-        one, other = change[offsets[a] :], change[offsets[b] :]
-        for i in range(left):
-            loss[i] = (loss[i] + one[first[i]]) + other[second[i]]
-        place += 2
-    if place < count:
-        line, one = local[wider[place]], change[offsets[wider[place]] :]
-        for i in range(left):
-            loss[i] += one[line[i]]
+    while place < count:
+        a = wider[place]
+        place += 1
+        if is_number[a]:
+            base = offsets[a]
+            bottom, top, weight = points[base + low[a]], points[base + high[a]], price[base + 2 * a + 1]
+            is_plain = weight == 1.0 and points[base] >= 0.0  # a null's point is below 0
+            _add_number(spots[a], left, bottom, top, before[0, a], before[1, a], is_plain, weight, loss, size)
+        elif place < count and not is_number[wider[place]]:
+            b = wider[place]
+            place += 1
+            _add_two(local[a], local[b], left, change[offsets[a] :], change[offsets[b] :], loss)
+        else:
+            line, one = local[a], change[offsets[a] :]
+            for i in range(left):
+                loss[i] += one[line[i]]
 
 
 @inlined
-def _number_change(points, base, end, low, high, weight, table, change):
-    """What the loss of a number becomes with each code as the next member, and by how much that differs from before."""
-    bottom, top = points[base + low], points[base + high]
-    for v in range(base, base + low):
-        span = top - points[v]
-        after = (span if span < 1.0 else 1.0) * weight
-        change[v] = after - table[v]
-        table[v] = after
-    inside = number_loss(points, base, low, high) * weight
-    for v in range(base + low, base + high + 1):
-        change[v] = inside - table[v]
-        table[v] = inside
-    for v in range(base + high + 1, end):
-        span = points[v] - bottom
-        after = (span if span < 1.0 else 1.0) * weight
-        change[v] = after - table[v]
-        table[v] = after
+def _add_two(first, second, left, one, other, loss):
+    """Add the changes of two categories in one pass."""
+    for i in range(left):
+        loss[i] = (loss[i] + one[first[i]]) + other[second[i]]
+
+
+@inlined
+def _add_number(spot, left, bottom, top, was_bottom, was_top, is_plain, weight, loss, size):
+    """Add by how much the range with each row as the next member differs from what it was before, if it was any.
+
+    Of a plain column, whose ranges count once and are never cut off at 1, only the end that changed is computed twice.
+    """
+    if size == 1:
+        for i in range(left):
+            span = (spot[i] if spot[i] > top else top) - (spot[i] if spot[i] < bottom else bottom)
+            loss[i] += (span if span < 1.0 else 1.0) * weight
+    elif is_plain and bottom < was_bottom:
+        for i in range(left):
+            high = spot[i] if spot[i] > top else top
+            was = high - (spot[i] if spot[i] < was_bottom else was_bottom)
+            loss[i] += (high - (spot[i] if spot[i] < bottom else bottom)) - was
+    elif is_plain:
+        for i in range(left):
+            low = spot[i] if spot[i] < bottom else bottom
+            was = (spot[i] if spot[i] > was_top else was_top) - low
+            loss[i] += ((spot[i] if spot[i] > top else top) - low) - was
+    else:
+        for i in range(left):
+            span = (spot[i] if spot[i] > top else top) - (spot[i] if spot[i] < bottom else bottom)
+            was = (spot[i] if spot[i] > was_top else was_top) - (spot[i] if spot[i] < was_bottom else was_bottom)
+            loss[i] += (span if span < 1.0 else 1.0) * weight - (was if was < 1.0 else 1.0) * weight
 
 
 @inlined
 def _widened(c, code, base, end, is_number, table, member, low, high, held, size):
     """Let the cluster's cell of column c cover a code; whether that changed the cell."""
+    if is_number[c]:
+        outside = size == 1 or code < low[c] or code > high[c]
+        low[c] = code if size == 1 or code < low[c] else low[c]
+        high[c] = code if size == 1 or code > high[c] else high[c]
+        return outside
     if size == 1:
-        low[c], high[c], held[c] = code, code, 1
+        held[c] = 1
         member[base + code] = 1
         for v in range(base, end):
             table[v] = 0.0
         return True
-    if is_number[c]:
-        outside = code < low[c] or code > high[c]
-        low[c] = code if code < low[c] else low[c]
-        high[c] = code if code > high[c] else high[c]
-        return outside
     if member[base + code]:
         return False
     member[base + code] = 1
@@ -233,6 +279,8 @@ def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_co
         needs_person = kinds[len(requirements.offsets) - 2] < requirements.persons
         needs_new = _lacks_values(requirements, kinds, k - size)
         selective = needs_new or (size >= k and not needs_person)
+    if not (needs_person or selective):
+        return _least(loss, left)
     best, chosen = np.inf, np.int64(-1)
     for i in range(left):
         if loss[i] >= best:
@@ -243,6 +291,29 @@ def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_co
             continue
         best, chosen = loss[i], np.int64(i)
     return chosen
+
+
+@inlined
+def _least(loss, left):
+    """Position of the smallest loss, of equal ones the first; -1 where no row is left.
+
+    Four minima at once, for none has to wait for the one before it, and then where the smallest is.
+    """
+    a, b, c, d = np.inf, np.inf, np.inf, np.inf
+    even = left - left % 4
+    for i in range(0, even, 4):
+        a = loss[i] if loss[i] < a else a
+        b = loss[i + 1] if loss[i + 1] < b else b
+        c = loss[i + 2] if loss[i + 2] < c else c
+        d = loss[i + 3] if loss[i + 3] < d else d
+    for i in range(even, left):
+        a = loss[i] if loss[i] < a else a
+    a, c = (b if b < a else a), (d if d < c else c)
+    best = c if c < a else a
+    place = np.int64(0)
+    while place < left and loss[place] != best:
+        place += 1
+    return place if place < left else np.int64(-1)
 
 
 @inlined
