@@ -23,7 +23,7 @@ from kohort.methods.learners import LearnerKeys, learner_of
 from kohort.methods.oneshot.bins import BINS, uses_bins
 from kohort.methods.oneshot.design import Cells, Layout
 from kohort.methods.oneshot.state import FILE, load_state
-from kohort.methods.partial.method import LEARN as PARTIAL
+from kohort.methods.partial.contract import LEARN as PARTIAL
 from kohort.methods.silo import LEARN as SILO
 from kohort.methods.syntactic.method import LEARN as SYNTACTIC
 from kohort.methods.trees.method import TRAINING as TREES
