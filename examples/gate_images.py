@@ -9,8 +9,8 @@ Fewer bits make images more alike: more of them may be shared, and the key promi
 key does not promise: pixel by pixel every image stays unique.
 
 Then four sites learn digits together. Kohort's own similarity, `key = "similarity:8"`, decides which images go to the
-hub. The key is a rule of the gate and no proof that images are anonymous. So what leaves is generalised: groups of at least
-`release_k` images of one site are replaced by their mean, and the checker has verified that on every pixel. Run:
+hub. The key is a rule of the gate and no proof that images are anonymous. So what leaves is generalised: groups of at
+least `release_k` images of one site are replaced by their mean, and the checker has verified that on every pixel. Run:
 
     python examples/gate_images.py
 """
