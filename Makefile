@@ -26,7 +26,7 @@ test: $(VENV)/.$(EXTRAS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 e2e: $(VENV)/.$(EXTRAS)
-	$(BIN)/python -m pytest -n $(E2E_WORKERS) --dist loadgroup -m '$(E2E)' tests/e2e
+	$(BIN)/python -m pytest -n $(E2E_WORKERS) --dist loadfile --no-loadscope-reorder -m '$(E2E)' tests/e2e
 
 # Damaged inputs of every kind through the real commands: 10,000 of them, others every time (CASES, SEED).
 fuzz: $(VENV)/.$(EXTRAS)

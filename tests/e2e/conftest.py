@@ -12,12 +12,9 @@ LONGEST = ("test_flower_deployment", "test_flower_canaries", "test_flower_adult"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file, which share a federation, stay in one worker (`--dist loadgroup`); the longest files first."""
-    own = {item: item.path.stem for item in items if item.get_closest_marker("e2e")}
-    for item, file in own.items():
-        item.add_marker(pytest.mark.xdist_group(file))
-    first = sorted(own, key=lambda item: LONGEST.index(own[item]) if own[item] in LONGEST else len(LONGEST))
-    items[:] = [*first, *(item for item in items if item not in own)]
+    """Put the longest files first; `--dist loadfile` keeps the tests of a file, which share a federation, together."""
+    first = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(item.path.stem, len(LONGEST)) if item.get_closest_marker("e2e") else -1)
 
 
 @pytest.fixture(scope="module")
