@@ -27,8 +27,8 @@ from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.domain import learn_domain
 
 __all__ = [
-    "Change", "RunStore", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "has_budget", "run_group",
-    "summarise",
+    "Change", "RunStore", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "has_budget", "population_of",
+    "run_group", "summarise",
 ]  # fmt: skip
 
 Tables = Callable[[Plan], dict[str, pl.DataFrame] | None]
@@ -237,16 +237,29 @@ def run_group(
     change: Change | None = None,
 ) -> Iterator[R]:
     """Runs of plans that have the same rows at the same sites. A plan alone reads its rows as `kohort run` does."""
-    rows = None if tables is None else tables(plans[0])
     if change is None and len(plans) == 1 and not has_budget(plans[0]):
-        yield summarise(run(plans[0], seed=seed, tables=rows))
+        yield summarise(run(plans[0], seed=seed, tables=None if tables is None else tables(plans[0])))
         return
-    population = populate(plans[0], Streams.seeded(seed), tables=rows)
+    population = population_of(plans[0], seed, tables)
     if change is not None:
         population = change(population, Streams.seeded(seed))
     backend, known = SharedRows(population=population), SharedRows(population=declared(population, plans[0]))
     for plan in plans:
         yield summarise(run(plan, seed=seed, backend=known if has_budget(plan) else backend))
+
+
+def population_of(plan: Plan, seed: int, tables: Tables | None) -> Population:
+    """The sites of a plan and a seed.
+
+    Args:
+        plan: The plan.
+        seed: The seed.
+        tables: The tables that replace the plan's own.
+
+    Returns:
+        The sites and the rows to test on.
+    """
+    return populate(plan, Streams.seeded(seed), tables=None if tables is None else tables(plan))
 
 
 def has_budget(plan: Plan) -> bool:

@@ -39,8 +39,8 @@ from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.results.observer import HISTORY_ROWS
 from kohort.runs.results.outcome import Outcome
-from kohort.runs.simulation import Population, populate
-from kohort.studies.harness.runs import Change, RunSummary, Tables, declared
+from kohort.runs.simulation import Population
+from kohort.studies.harness.runs import Change, RunSummary, Tables, declared, population_of
 from kohort.tables.domain import declared_domain
 from kohort.tables.encoder import Encoder
 
@@ -319,7 +319,7 @@ def kernel_group(
         One summary per plan: accuracy, accuracy by round and epsilon.
     """
     del summarise
-    population = populate(plans[0], Streams.seeded(seed), tables=None if tables is None else tables(plans[0]))
+    population = population_of(plans[0], seed, tables)
     if change is not None:
         population = change(population, Streams.seeded(seed))
     population = declared(population, plans[0])

@@ -14,12 +14,19 @@ from functools import partial
 from statistics import fmean
 from typing import TypeVar
 
-from kohort.rng import Streams
 from kohort.runs.config import Plan
 from kohort.runs.run import Outcome, run
-from kohort.runs.simulation import populate
 from kohort.studies.harness.found import Found, ResultTable
-from kohort.studies.harness.runs import Change, Runs, RunSummary, SharedRows, Tables, has_budget, summarise
+from kohort.studies.harness.runs import (
+    Change,
+    Runs,
+    RunSummary,
+    SharedRows,
+    Tables,
+    has_budget,
+    population_of,
+    summarise,
+)
 from kohort.studies.syntactic.folds import FOLDS, measured_on_fold
 from kohort.studies.syntactic.plans import CENTRAL, FIRST, FL, LEARNERS, SITES, K, SyntacticDepth, federated, syntactic
 
@@ -93,7 +100,7 @@ def on_fold(
         The summaries.
     """
     del change
-    whole = populate(plans[0], Streams.seeded(seed), tables=None if tables is None else tables(plans[0]))
+    whole = population_of(plans[0], seed, tables)
     backend = SharedRows(population=measured_on_fold(whole, seed, number))
     for plan in plans:
         chosen = settings.get(seed)

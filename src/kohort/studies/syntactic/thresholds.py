@@ -16,11 +16,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.models.base import Model
-from kohort.rng import Streams
 from kohort.runs.config import Plan
 from kohort.runs.run import Outcome, run
-from kohort.runs.simulation import Population, populate
-from kohort.studies.harness.runs import Change, RunSummary, SharedRows, Tables, declared, has_budget
+from kohort.runs.simulation import Population
+from kohort.studies.harness.runs import Change, RunSummary, SharedRows, Tables, declared, has_budget, population_of
 from kohort.studies.syntactic.folds import FOLDS, fold_numbers, left_out
 from kohort.studies.syntactic.settings import Setting
 
@@ -123,7 +122,7 @@ def run_with_thresholds(
         The summaries; `f1` and `f1_macro` are at the chosen threshold, and with `AS_TRAINED` at the learner's own.
     """
     del change
-    whole = populate(plans[0], Streams.seeded(seed), tables=None if tables is None else tables(plans[0]))
+    whole = population_of(plans[0], seed, tables)
     part, aside = fold_aside(whole, seed)
     plain, known = SharedRows(population=part), SharedRows(population=declared(part, plans[0]))
     found = []
