@@ -69,16 +69,20 @@ clean:
 
 # Some machines forbid Python to write bytecode on import; without it every start is five times slower. Kernels are
 # compiled here, on all cores, so that neither the demo nor the tests wait for it.
-$(VENV)/.base: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.base: $(VENV)/.pip pyproject.toml constraints.txt
 	$(PIP) --editable .
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python -c "from kohort.runs.compile import compile_kernels; compile_kernels()"
 	touch $@
 
-$(VENV)/.%: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.%: $(VENV)/.pip pyproject.toml constraints.txt
 	$(PIP) --editable ".[$*]"
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python -c "from kohort.runs.compile import compile_kernels; compile_kernels()"
+	touch $@
+
+# The pip that comes with Python 3.11 takes a minute longer to find out what to install.
+$(VENV)/.pip: constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
 	touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,13 @@ from typing import Any
 # second thread that waits for its turn on a busy core burns more time than the small products of tests take.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+# Folders of tests are in memory where there is room for them. Ledgers are synced line by line, and the suite would wait
+# for the disk many thousand times.
+_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30  # noqa: S108 - every test has a folder of its own in it
+if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM:
+    os.environ.setdefault("TMPDIR", str(_MEMORY))
+    tempfile.tempdir = None
 
 import numpy as np  # noqa: E402
 import polars as pl  # noqa: E402

@@ -53,8 +53,9 @@ def answers() -> list[dict[str, Any]] | None:
     """What pip-audit says of every pinned package; None where it cannot be had."""
     program = PLACE / "bin" / "pip-audit"
     if not program.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PLACE)], check=True)
-        if _said(str(PLACE / "bin" / "python"), "-m", "pip", "install", "--quiet", "pip-audit") is None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(PLACE)], check=True)
+        pip = (sys.executable, "-m", "pip", "--python", str(PLACE / "bin" / "python"))
+        if _said(*pip, "install", "--quiet", "pip-audit") is None:
             return None
     asked = ("-r", str(ROOT / "constraints.txt"), "--no-deps", "--disable-pip", "--format", "json")
     said = _said(str(program), *asked, fine=(0, 1))  # 1: it found some

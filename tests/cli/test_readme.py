@@ -75,6 +75,19 @@ def _copy_compiled(source: Path, installed: Path) -> None:
         shutil.copystat(source / module.relative_to(installed), module)
 
 
+IN_TURN = """
+import sys
+from kohort.cli.main import main
+for words in {commands!r}:
+    sys.argv = words
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            sys.exit(f"{{words}} ended with {{end.code}}")
+"""
+
+
 class Shell:
     """Runs what a page shows, as it stands there, in a folder of its own."""
 
@@ -94,12 +107,16 @@ class Shell:
         assert done.returncode == 0, f"{command}: {done.stderr[-2000:]}"
         return done.stdout
 
-    def commands(self, page: str) -> None:
+    def commands(self, page: str) -> list[list[str]]:
         text = (ROOT / page).read_text(encoding="utf-8")
-        for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-            for line in block.splitlines():
-                if line.startswith("$ kohort "):
-                    self.run(*shlex.split(line[2:], comments=True))
+        blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+        lines = [line for block in blocks for line in block.splitlines()]
+        return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ kohort ")]
+
+    def run_in_turn(self, commands: list[list[str]]) -> None:
+        """Run them in one process, which saves the start of others; the first that fails ends it."""
+        (self.folder / "commands.py").write_text(IN_TURN.format(commands=commands))
+        self.run("python", "commands.py")
 
     def python(self, page: str) -> str:
         text = (ROOT / page).read_text(encoding="utf-8")
@@ -129,7 +146,10 @@ def test_the_python_example_runs_from_the_wheel(shell: Shell) -> None:
 
 
 def test_the_commands_run_from_the_wheel(shell: Shell) -> None:
-    shell.commands("README.md")
+    commands = shell.commands("README.md")
+    assert len(commands) > 8
+    for words in commands:
+        shell.run(*words)
     outputs = shell.outputs()
     assert {"plan.toml", "report.html", "predicted.csv"} <= outputs.keys()
     assert not [name for name, content in outputs.items() if CANARY.encode() in content]
@@ -137,7 +157,8 @@ def test_the_commands_run_from_the_wheel(shell: Shell) -> None:
 
 def test_the_first_pages_run_as_they_stand(shell: Shell) -> None:
     (shell.folder / "patients.csv").write_text(patients(4000))
-    shell.commands("docs/start.md")
+    shell.run_in_turn(shell.commands("docs/start.md"))
+    assert (shell.folder / "out" / "private" / "run.json").is_file()
     shell.python("docs/python.md")
     shell.python("docs/choose.md")
     assert not [name for name, content in shell.outputs().items() if CANARY.encode() in content]

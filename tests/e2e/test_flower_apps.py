@@ -82,14 +82,17 @@ class Flower:
         """`flwr run`, one round to its end: what the ServerApp printed."""
         config = f"num-server-rounds=1 fraction-evaluate={evaluate}"
         words = [*FLWR, "run", APP, "here", "--run-config", config, "--stream"]
-        done = subprocess.run(
-            [sys.executable, *map(str, words)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env=self.environment,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, *map(str, words)],
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+                env=self.environment,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"{str(late.stdout)[-3000:]}\n{self.logs()}") from late
         found = [line for line in done.stdout.splitlines() if "RESULT " in line]
         assert found, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{self.logs()}"
         result: dict[str, Any] = json.loads(found[-1].partition("RESULT ")[2])

@@ -106,6 +106,7 @@ def test_without_tls_only_on_this_machine(tmp_path: Path) -> None:
     assert "no TLS" in made.kohort("site", "start", tmp_path / "a", code=2)
 
 
+@pytest.mark.long
 def test_insecure_loopback_works_and_says_so_loudly(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, rounds=1)
     with federation(tmp_path, plan, tables_of(3), insecure=True) as made:

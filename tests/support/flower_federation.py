@@ -31,18 +31,23 @@ if TYPE_CHECKING:
 PATIENCE = 120.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
+_GIVEN: set[int] = set()
+
 
 def hub_port() -> int:
     """A port for a hub that starts a little later: no other connection or worker of these tests gets it meanwhile.
 
-    Connections take theirs from 32768 on (Linux) or 49152 (elsewhere), and every worker has a range of its own.
+    Connections take theirs from 32768 on (Linux) or 49152 (elsewhere), and every worker has a range of its own. No port
+    is given twice.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = 20_000 + 1_000 * (worker % 10)
     for port in random.SystemRandom().sample(range(first, first + 1_000), 50):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _GIVEN:
+                _GIVEN.add(port)
+                return port
     raise AssertionError(f"none of 50 ports from {first} on is free")
 
 
