@@ -19,7 +19,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 # Folders of tests are in memory where there is room for them. Ledgers are synced line by line, and the suite would wait
 # for the disk many thousand times.
-_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30  # noqa: S108 - every test has a folder of its own in it
+_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM:
     os.environ.setdefault("TMPDIR", str(_MEMORY))
     tempfile.tempdir = None
