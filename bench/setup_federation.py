@@ -153,7 +153,7 @@ def run_kohort(federation: Federation, folder: Path | None = None) -> Timed:
         marks.append(perf_counter())
         latest["weights"] = mark.model.weights
 
-    agreed = engine.approve(lambda rows: method.claims(plan.config, rows))
+    agreed = engine.approve(lambda site: method.claims(plan.config, site.count))
     engine.declared = {name: site.count for name, site in engine.sites.items()}
     approved = engine.approved
     domain, rows, _ = drive(enrol(agreed, declared=declared_domain(approved.schema, missing=approved.missing)), engine)

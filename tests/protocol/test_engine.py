@@ -151,19 +151,19 @@ def test_approval_comes_before_anything_leaves_and_counts_the_whole_plan(tmp_pat
     engine = make_engine(tmp_path, policy=Policy(epsilon=1.0))
     twice = (DP(epsilon=0.6, delta=0.0), DP(epsilon=0.6, delta=0.0))
     with pytest.raises(RefusedError, match="3 of 3"):
-        engine.approve(lambda rows: twice)
+        engine.approve(lambda site: twice)
     assert {json.loads(line)["event"] for line in (tmp_path / "ledger.jsonl").read_bytes().splitlines()} == {
         "open",
         "refusal",
     }
-    assert make_engine(tmp_path / "2", policy=Policy(epsilon=1.2)).approve(lambda rows: twice) == NAMES
+    assert make_engine(tmp_path / "2", policy=Policy(epsilon=1.2)).approve(lambda site: twice) == NAMES
 
 
 def test_a_plan_whose_task_a_site_does_not_answer_is_refused_at_once(tmp_path: Path) -> None:
     engine = make_engine(tmp_path, policy=Policy(min_rows=1, tasks=("m.plan", "prepare")))
-    assert engine.approve(lambda rows: (Public(what="x"),), tasks=["prepare"]) == NAMES
+    assert engine.approve(lambda site: (Public(what="x"),), tasks=["prepare"]) == NAMES
     with pytest.raises(RefusedError, match="'train'"):
-        engine.approve(lambda rows: (Public(what="x"),), tasks=["prepare", "train"])
+        engine.approve(lambda site: (Public(what="x"),), tasks=["prepare", "train"])
 
 
 def test_the_quorum_counts_those_who_were_asked(tmp_path: Path) -> None:
