@@ -92,7 +92,10 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
 @inlined
 def _row_points(local, is_number, offsets, points):
     """The point of each row in the columns of numbers."""
-    spots = np.empty((local.shape[0], local.shape[1] if is_number.any() else 0))
+    numbers = 0
+    for c in range(local.shape[0]):
+        numbers += is_number[c]
+    spots = np.empty((local.shape[0], local.shape[1] if numbers > 0 else 0))
     for c in range(local.shape[0]):
         if is_number[c]:
             for i in range(local.shape[1]):
