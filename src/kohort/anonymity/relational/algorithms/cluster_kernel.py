@@ -70,14 +70,12 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
         while chosen >= 0 and not met and size < cap:
             row = places.row[chosen]
             left -= 1
-            if take_out(places, chosen, left):
-                slots -= 1
-                _empty_slot(local, spots, is_number, places, loss, kind[row], slots)
+            slots = _take_out(local, spots, is_number, places, loss, chosen, left, slots)
             _add_values(columns, quasi, row, size, requirements, inside, cluster_counts, kinds)
             label[row] = clusters
             size += 1
-            _join(columns, row, local, spots, slots, is_number, offsets, points, price, table, change, member, low, high,
-                  before, held, wider, loss, size)  # fmt: skip
+            _join(columns, row, local, spots, slots, is_number, offsets, points, price, table, change, member, low,
+                  high, before, held, wider, loss, size)  # fmt: skip
             met = size >= k and _values_meet(inside, size, requirements, counts, touched)
             if not met:
                 chosen = _next_member(columns, quasi, places, left, slots, loss, k, requirements, cluster_counts,
@@ -119,18 +117,23 @@ def _kind_points(local, is_number, offsets, points):
 
 
 @inlined
-def _empty_slot(local, spots, is_number, places, loss, gone, last):
-    """Put the kind in the last slot into the place of one of which no row is left."""
-    slot, moved = places.slot[gone], places.held[last]
+def _take_out(local, spots, is_number, places, loss, chosen, last, slots):
+    """Take out the row at a place, and the slot of its kind if no row of it is left. How many slots there are then."""
+    slot = places.slot[places.kind[places.row[chosen]]]
+    if not take_out(places, chosen, last):
+        return slots
+    slots -= 1
+    moved = places.held[slots]
     places.held[slot] = moved
-    places.front[slot] = places.front[last]
     places.slot[moved] = slot
-    loss[slot] = loss[last]
+    places.front[slot] = places.front[slots]
+    loss[slot] = loss[slots]
     for c in range(local.shape[0]):
         if is_number[c]:
-            spots[c, slot] = spots[c, last]
+            spots[c, slot] = spots[c, slots]
         else:
-            local[c, slot] = local[c, last]
+            local[c, slot] = local[c, slots]
+    return slots
 
 
 @inlined
