@@ -14,12 +14,12 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core.caching import FunctionCache
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 
 __all__ = ["SavedCode", "compiled", "first_call", "inlined", "inner", "zeros"]
 
 
-class SavedCode(FunctionCache):  # type: ignore[misc] # Numba has no types
+class SavedCode(FunctionCache):
     """Numba's cache on disk, read without getting ready to compile.
 
     Before Numba looks for saved code it loads all it would need to compile (SciPy among it), which takes half a second.
@@ -31,7 +31,7 @@ class SavedCode(FunctionCache):  # type: ignore[misc] # Numba has no types
         """The saved code for some argument types; None where there is none."""
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
 
 def _cached(**options: Any) -> Callable[[Any], Any]:
@@ -40,7 +40,7 @@ def _cached(**options: Any) -> Callable[[Any], Any]:
     def prepare(function: Any) -> Any:
         made: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
         if hasattr(made, "py_func"):  # with NUMBA_DISABLE_JIT it is the function itself
-            made._cache = SavedCode(made.py_func)
+            made._cache = SavedCode(made.py_func)  # type: ignore[no-untyped-call]
         return made
 
     return prepare
