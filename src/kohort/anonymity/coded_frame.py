@@ -106,8 +106,7 @@ def _codes_of(column: pl.Series) -> tuple[Integers, int]:
     last = numbers.max()
     missing = last + 1 if isinstance(last, int) else 0
     codes = (numbers.fill_null(missing) if column.null_count() else numbers).to_numpy()
-    held = np.zeros(missing + 1, np.bool_)
-    held[codes] = True
+    held = np.bincount(codes, minlength=missing + 1) > 0
     count = int(np.count_nonzero(held))
     if held[:count].all():
         return codes, count

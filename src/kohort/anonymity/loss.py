@@ -373,10 +373,13 @@ def _with_marks(
 
 def _marks(released: CodedFrame, name: str, rows: NDArray[np.int64]) -> dict[int, str]:
     """The texts of some rows that look like marks of suppression or labels, by their codes."""
-    texts = released.frame[name].gather(rows).cast(pl.String)
+    row = np.full(released.distinct(name), -1)
+    row[released.codes(name, rows)] = rows
+    held = np.flatnonzero(row >= 0)  # one row stands for all of its text
+    texts = released.frame[name].gather(row[held]).cast(pl.String)
     found = (texts == "*") | (texts.str.starts_with("<") & texts.str.ends_with(">"))
     marked = found.fill_null(False).to_numpy()
-    return dict(zip(released.codes(name, rows[marked]).tolist(), texts.filter(found).to_list(), strict=True))
+    return dict(zip(held[marked].tolist(), texts.filter(found).to_list(), strict=True))
 
 
 def _mark_penalty(text: str, whole: pl.Series, distinct: int, hierarchies: Mapping[str, Hierarchy]) -> float:

@@ -56,10 +56,22 @@ def key_order(key: Integers) -> tuple[Integers, Integers]:
     bits = _bits(len(key))
     if int(key.max(initial=0)) >= LARGEST_KEY >> bits:
         order = np.argsort(key, kind="stable")
-        return order, np.flatnonzero(np.diff(key[order], prepend=-1))
+        return order, _begins(key[order])
     # Numbers are sorted several times faster than their places are: so the place is part of the number.
-    both = np.sort((key << bits) | np.arange(len(key)))
-    return both & ((1 << bits) - 1), np.flatnonzero(np.diff(both >> bits, prepend=-1))
+    both = key << bits
+    both |= np.arange(len(key))
+    both.sort()
+    first = _begins(both >> bits)
+    both &= (1 << bits) - 1
+    return both, first
+
+
+def _begins(ordered: Integers) -> Integers:
+    """The place of the first of each run of equal numbers."""
+    new = np.empty(len(ordered), np.bool_)
+    new[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    return np.flatnonzero(new)
 
 
 def _bits(count: int) -> int:

@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -28,10 +28,19 @@ from kohort.errors import KohortError
 __all__ = ["build", "run"]
 
 INTERRUPTED, OUT_OF_RESOURCES, USAGE, BUG = 130, 7, 2, 1
+_COMPLETES = "_KOHORT_COMPLETE"  # a shell sets it to ask for what a line may go on with
 
 
-def build() -> typer.Typer:
-    """Build the application with every command that the modules of `kohort.cli` register."""
+def build(words: Collection[str] | None = None) -> typer.Typer:
+    """Build the application with every command that the modules of `kohort.cli` register.
+
+    Args:
+        words: The words of the command line: commands that none of them names get no options, which takes longer for
+            all of them than many a command runs. All commands get theirs when None.
+
+    Returns:
+        The application.
+    """
     typer.core.HAS_RICH = False  # or help pages show "\\[required]": the mark is escaped for pages of colours
     made = typer.Typer(
         name="kohort",
@@ -50,7 +59,23 @@ def build() -> typer.Typer:
         register = getattr(importlib.import_module(f"kohort.cli.{module.name}"), "register", None)
         if register is not None:
             register(made)
+    if words is not None:
+        _bare(made, words)
     return made
+
+
+def _bare(app: typer.Typer, words: Collection[str]) -> None:
+    """Leave names and help alone of commands that no word names."""
+    for info in app.registered_commands:
+        if info.name is not None and info.name not in words and info.callback is not None:
+
+            def bare() -> None: ...
+
+            bare.__doc__ = info.callback.__doc__
+            info.callback = bare
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _bare(group.typer_instance, words)
 
 
 def _global_options(
@@ -80,7 +105,8 @@ def run() -> int:
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         # --debug is accepted anywhere: people append it to the line that failed.
-        code = build()([word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
+        words = [word for word in sys.argv[1:] if word != "--debug"]
+        code = build(None if _COMPLETES in os.environ else words)(words, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:

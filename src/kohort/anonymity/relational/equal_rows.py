@@ -25,8 +25,10 @@ def equal_rows(table: CodedTable, groups: Integers, rows: Integers) -> Integers:
         The numbers, without gaps.
     """
     parts = ((column.distinct, codes[rows]) for column, codes in zip(table.columns, table.codes, strict=True))
-    key = fold_codes(parts, groups, int(groups.max(initial=0)) + 1)
-    return np.unique(key, return_inverse=True)[1].astype(np.int64)
+    order, first = key_order(fold_codes(parts, groups, int(groups.max(initial=0)) + 1))
+    numbers = np.empty(len(rows), np.int64)
+    numbers[order] = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
+    return numbers
 
 
 def exact_classes(table: CodedTable) -> Partition:

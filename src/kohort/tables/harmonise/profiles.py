@@ -304,11 +304,11 @@ def _sample(column: pl.Series, persons: pl.Series | None) -> tuple[NDArray[np.fl
 def _is_code(numbers: NDArray[np.float64], persons: NDArray[np.int64] | None, code: float, least: int) -> bool:
     """Whether a number that often stands for a missing value lies far from all that others have."""
     here = numbers == code
-    rest = numbers[~here]
-    having = int(here.sum()) if persons is None else len(np.unique(persons[here]))
-    if having < least or len(rest) < least:
+    count = int(np.count_nonzero(here))
+    having = count if persons is None else len(np.unique(persons[here]))
+    if having < least or len(numbers) - count < least:
         return False
-    low, high = np.quantile(rest, (0.01, 0.99))
+    low, high = np.quantile(numbers[~here], (0.01, 0.99))
     reach = high - low
     return bool(code < min(low - reach, 0.0) or code > high + 3 * reach)
 

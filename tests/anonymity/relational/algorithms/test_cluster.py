@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.partitions import class_loss, clusters, meets
@@ -12,7 +13,7 @@ from tests.support.examples import examples
 from kohort.anonymity.relational.algorithms.cluster import block_rows, cluster
 from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.problem import Problem, code_table
+from kohort.anonymity.relational.problem import Partition, Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.tables.datasets.catalogue import load_dataset
 
@@ -25,6 +26,29 @@ def test_clusters_grow_as_by_hand(frame, k):
     by_hand = clusters(problem)
     assert count == len(by_hand)
     assert [set(np.flatnonzero(labels == j).tolist()) for j in range(count)] == [set(rows) for rows in by_hand]
+
+
+@examples(25, 100)
+@given(
+    rows=st.lists(st.sampled_from([(0, "a"), (0, "b"), (2, "a"), (8, "c"), (None, "c")]), min_size=4, max_size=30),
+    k=st.integers(2, 5),
+)
+def test_clusters_grow_as_by_hand_where_most_rows_are_alike(rows, k):
+    frame = pl.DataFrame(rows, schema={"number": pl.Int64, "text": pl.String}, orient="row")
+    problem = problem_of(frame, Rule(k=k), quasi=frame.columns)
+    labels, count = grow_clusters(problem.columns(), *problem.shape, k, problem.requirements)
+    by_hand = clusters(problem)
+    assert [set(np.flatnonzero(labels == j).tolist()) for j in range(count)] == [set(rows) for rows in by_hand]
+
+
+@examples(25, 100)
+@given(labels=st.lists(st.sampled_from([-7, 0, 1, 2, 3, 90_000]), min_size=1, max_size=20))
+def test_classes_are_numbered_in_the_order_of_their_labels(labels):
+    found = Partition.of_labels(np.array(labels))
+    known = sorted(set(labels))
+    assert found.labels.tolist() == [known.index(label) for label in labels]
+    assert found.order.tolist() == sorted(range(len(labels)), key=lambda row: labels[row])
+    assert found.sizes.tolist() == [labels.count(label) for label in known]
 
 
 @examples(25, 100)

@@ -2,8 +2,9 @@
 
 A cluster starts with the row farthest from the cluster before it and takes the row that raises its loss least, again
 and again (Byun et al., 2007). Each row's loss as the next member is kept up to date: only the columns that the last
-member changed are added up again, so one step costs a few passes over the rows that are left. A category's change is
-looked up by code; a number's is computed from its point, which several rows at once can be.
+member changed are added up again, so one step costs a few passes over the kinds of rows that are left: rows with the
+same codes have the same loss. A category's change is looked up by code; a number's is computed from its point, which
+several rows at once can be.
 
 Guarantee: every cluster meets the rule, before and after the left-over rows are assigned; a row that cannot be assigned
 is reported.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from kohort.anonymity.compiled import compiled, inlined, inner, zeros
+from kohort.anonymity.relational.algorithms.kinds_kernel import first_place, kinds_of, rows_by_kind, take_out
 from kohort.anonymity.relational.class_kernel import class_meets, number_loss, scratch
 
 __all__ = ["assign_leftovers", "grow_clusters"]
@@ -36,9 +38,11 @@ GIVEN_UP = np.int64(-2)
 def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, k, requirements):
     """Cluster of each row of `columns`, -1 for a row that found none, and how many there are; all meet the rule."""
     rows = columns.shape[1]
-    local = columns[:quasi].copy()
+    kind, first, slots = kinds_of(columns, quasi)
+    places = rows_by_kind(kind, slots)
+    local = _codes_of_kinds(columns, quasi, first, slots)
     inside = columns[quasi:].copy()
-    spots = _row_points(local, is_number, offsets, points)
+    spots = _kind_points(local, is_number, offsets, points)
     table = np.empty(offsets[quasi])
     change = np.empty(offsets[quasi])
     before = np.empty((2, quasi))
@@ -47,12 +51,10 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
     high = np.empty(quasi, np.int64)
     held = np.empty(quasi, np.int64)
     wider = np.empty(quasi, np.int64)
-    active = np.empty(rows, np.int64)
     label = np.empty(rows, np.int64)
     for i in range(rows):
-        active[i] = i
         label[i] = UNASSIGNED
-    loss = np.empty(rows)
+    loss = np.empty(slots)
     cap = rows
     if requirements is not None:
         cap = LARGEST * k if LARGEST * k > AT_LEAST else AT_LEAST
@@ -66,18 +68,19 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
         size = np.int64(0)
         met = False
         while chosen >= 0 and not met and size < cap:
-            row = active[chosen]
+            row = places.row[chosen]
             left -= 1
-            _take_out(local, spots, is_number, active, loss, chosen, left)
+            slots = _take_out(local, spots, is_number, places, loss, chosen, left, slots)
             _add_values(columns, quasi, row, size, requirements, inside, cluster_counts, kinds)
             label[row] = clusters
             size += 1
-            _join(columns, row, local, spots, left, is_number, offsets, points, price, table, change, member, low, high,
-                  before, held, wider, loss, size)  # fmt: skip
+            _join(columns, row, local, spots, slots, is_number, offsets, points, price, table, change, member, low,
+                  high, before, held, wider, loss, size)  # fmt: skip
             met = size >= k and _values_meet(inside, size, requirements, counts, touched)
             if not met:
-                chosen = _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, kinds, size)
-        chosen = _farthest(loss, left)
+                chosen = _next_member(columns, quasi, places, left, slots, loss, k, requirements, cluster_counts,
+                                      kinds, size)  # fmt: skip
+        chosen = _farthest(places, loss, slots)
         _clear_values(inside, size, requirements, cluster_counts, kinds)
         for v in range(len(member)):
             member[v] = 0
@@ -90,9 +93,22 @@ def grow_clusters(columns, quasi, is_number, _distinct, offsets, points, price, 
 
 
 @inlined
-def _row_points(local, is_number, offsets, points):
-    """The point of each row in the columns of numbers."""
-    spots = np.empty((local.shape[0], local.shape[1] if is_number.any() else 0))
+def _codes_of_kinds(columns, quasi, first, slots):
+    """The codes of each kind of rows."""
+    local = np.empty((quasi, slots), columns.dtype)
+    for c in range(quasi):
+        for s in range(slots):
+            local[c, s] = columns[c, first[s]]
+    return local
+
+
+@inlined
+def _kind_points(local, is_number, offsets, points):
+    """The point of each kind of rows in the columns of numbers."""
+    numbers = 0
+    for c in range(local.shape[0]):
+        numbers += is_number[c]
+    spots = np.empty((local.shape[0], local.shape[1] if numbers > 0 else 0))
     for c in range(local.shape[0]):
         if is_number[c]:
             for i in range(local.shape[1]):
@@ -101,15 +117,23 @@ def _row_points(local, is_number, offsets, points):
 
 
 @inlined
-def _take_out(local, spots, is_number, active, loss, chosen, left):
-    """Put the last of the rows that are left into the place of the chosen one."""
-    active[chosen] = active[left]
-    loss[chosen] = loss[left]
+def _take_out(local, spots, is_number, places, loss, chosen, last, slots):
+    """Take out the row at a place, and the slot of its kind if no row of it is left. How many slots there are then."""
+    slot = places.slot[places.kind[places.row[chosen]]]
+    if not take_out(places, chosen, last):
+        return slots
+    slots -= 1
+    moved = places.held[slots]
+    places.held[slot] = moved
+    places.slot[moved] = slot
+    places.front[slot] = places.front[slots]
+    loss[slot] = loss[slots]
     for c in range(local.shape[0]):
         if is_number[c]:
-            spots[c, chosen] = spots[c, left]
+            spots[c, slot] = spots[c, slots]
         else:
-            local[c, chosen] = local[c, left]
+            local[c, slot] = local[c, slots]
+    return slots
 
 
 @inlined
@@ -149,11 +173,11 @@ def _relabel(label, old, new):
 
 
 @inlined
-def _join(columns, row, local, spots, left, is_number, offsets, points, price, table, change, member, low, high,
+def _join(columns, row, local, spots, slots, is_number, offsets, points, price, table, change, member, low, high,
           before, held, wider, loss, size):  # fmt: skip
     """Let a row into the cluster, and add up the loss of the others where it changed."""
     if size == 1:
-        for i in range(left):
+        for i in range(slots):
             loss[i] = 0.0
     count = 0
     for c in range(local.shape[0]):
@@ -170,7 +194,7 @@ def _join(columns, row, local, spots, left, is_number, offsets, points, price, t
         if not is_number[c]:
             same, more = price[base + 2 * c + held[c]], price[base + 2 * c + held[c] + 1]
             _category_change(base, end, same, more, member, table, change)
-    _add_changes(local, spots, left, is_number, offsets, points, price, change, low, high, before, wider, count, loss,
+    _add_changes(local, spots, slots, is_number, offsets, points, price, change, low, high, before, wider, count, loss,
                  size)  # fmt: skip
 
 
@@ -184,9 +208,9 @@ def _category_change(base, end, same, more, member, table, change):
 
 
 @inlined
-def _add_changes(local, spots, left, is_number, offsets, points, price, change, low, high, before, wider, count, loss,
+def _add_changes(local, spots, slots, is_number, offsets, points, price, change, low, high, before, wider, count, loss,
                  size):  # fmt: skip
-    """Add the changes of the columns to the loss of every row that is left, in their order."""
+    """Add the changes of the columns to the loss of every kind that is left, in their order."""
     place = 0
     while place < count:
         a = wider[place]
@@ -195,46 +219,46 @@ def _add_changes(local, spots, left, is_number, offsets, points, price, change, 
             base = offsets[a]
             bottom, top, weight = points[base + low[a]], points[base + high[a]], price[base + 2 * a + 1]
             is_plain = weight == 1.0 and points[base] >= 0.0  # a null's point is below 0
-            _add_number(spots[a], left, bottom, top, before[0, a], before[1, a], is_plain, weight, loss, size)
+            _add_number(spots[a], slots, bottom, top, before[0, a], before[1, a], is_plain, weight, loss, size)
         elif place < count and not is_number[wider[place]]:
             b = wider[place]
             place += 1
-            _add_two(local[a], local[b], left, change[offsets[a] :], change[offsets[b] :], loss)
+            _add_two(local[a], local[b], slots, change[offsets[a] :], change[offsets[b] :], loss)
         else:
             line, one = local[a], change[offsets[a] :]
-            for i in range(left):
+            for i in range(slots):
                 loss[i] += one[line[i]]
 
 
 @inlined
-def _add_two(first, second, left, one, other, loss):
+def _add_two(first, second, slots, one, other, loss):
     """Add the changes of two categories in one pass."""
-    for i in range(left):
+    for i in range(slots):
         loss[i] = (loss[i] + one[first[i]]) + other[second[i]]
 
 
 @inlined
-def _add_number(spot, left, bottom, top, was_bottom, was_top, is_plain, weight, loss, size):
-    """Add by how much the range with each row as the next member differs from what it was before, if it was any.
+def _add_number(spot, slots, bottom, top, was_bottom, was_top, is_plain, weight, loss, size):
+    """Add by how much the range with each kind as the next member differs from what it was before, if it was any.
 
     Of a plain column, whose ranges count once and are never cut off at 1, only the end that changed is computed twice.
     """
     if size == 1:
-        for i in range(left):
+        for i in range(slots):
             span = (spot[i] if spot[i] > top else top) - (spot[i] if spot[i] < bottom else bottom)
             loss[i] += (span if span < 1.0 else 1.0) * weight
     elif is_plain and bottom < was_bottom:
-        for i in range(left):
+        for i in range(slots):
             high = spot[i] if spot[i] > top else top
             was = high - (spot[i] if spot[i] < was_bottom else was_bottom)
             loss[i] += (high - (spot[i] if spot[i] < bottom else bottom)) - was
     elif is_plain:
-        for i in range(left):
+        for i in range(slots):
             low = spot[i] if spot[i] < bottom else bottom
             was = (spot[i] if spot[i] > was_top else was_top) - low
             loss[i] += ((spot[i] if spot[i] > top else top) - low) - was
     else:
-        for i in range(left):
+        for i in range(slots):
             span = (spot[i] if spot[i] > top else top) - (spot[i] if spot[i] < bottom else bottom)
             was = (spot[i] if spot[i] > was_top else was_top) - (spot[i] if spot[i] < was_bottom else was_bottom)
             loss[i] += (span if span < 1.0 else 1.0) * weight - (was if was < 1.0 else 1.0) * weight
@@ -262,58 +286,52 @@ def _widened(c, code, base, end, is_number, table, member, low, high, held, size
 
 
 @inlined
-def _farthest(loss, left):
-    """Position of the row that would raise the loss most; 0 where none is left."""
-    most, chosen = -1.0, np.int64(0)
-    for i in range(left):
-        if loss[i] > most:
-            most, chosen = loss[i], np.int64(i)
-    return chosen
+def _farthest(places, loss, slots):
+    """Place of the row that would raise the loss most; 0 where none is left."""
+    most = -1.0
+    for s in range(slots):
+        most = loss[s] if loss[s] > most else most
+    return first_place(places, loss, slots, most) if slots > 0 else np.int64(0)
 
 
 @inlined
-def _next_member(columns, quasi, active, left, loss, k, requirements, cluster_counts, kinds, size):
-    """Position of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
+def _next_member(columns, quasi, places, left, slots, loss, k, requirements, cluster_counts, kinds, size):
+    """Place of the row that raises the loss least, among those that help the rule where it needs help; or -1."""
     needs_new, needs_person, selective = False, False, False
     if requirements is not None:
         needs_person = kinds[len(requirements.offsets) - 2] < requirements.persons
         needs_new = _lacks_values(requirements, kinds, k - size)
         selective = needs_new or (size >= k and not needs_person)
     if not (needs_person or selective):
-        return _least(loss, left)
+        return first_place(places, loss, slots, _least(loss, slots))
     best, chosen = np.inf, np.int64(-1)
     for i in range(left):
-        if loss[i] >= best:
+        row = places.row[i]
+        rise = loss[places.slot[places.kind[row]]]
+        if rise >= best:
             continue
-        if needs_person and not _is_new_person(columns, active[i], requirements, cluster_counts):
+        if needs_person and not _is_new_person(columns, row, requirements, cluster_counts):
             continue
-        if selective and not _helps(columns, quasi, active[i], requirements, cluster_counts, size, needs_new):
+        if selective and not _helps(columns, quasi, row, requirements, cluster_counts, size, needs_new):
             continue
-        best, chosen = loss[i], np.int64(i)
+        best, chosen = rise, np.int64(i)
     return chosen
 
 
 @inlined
-def _least(loss, left):
-    """Position of the smallest loss, of equal ones the first; -1 where no row is left.
-
-    Four minima at once, for none has to wait for the one before it, and then where the smallest is.
-    """
+def _least(loss, slots):
+    """The smallest loss. Four minima at once, for none has to wait for the one before it."""
     a, b, c, d = np.inf, np.inf, np.inf, np.inf
-    even = left - left % 4
+    even = slots - slots % 4
     for i in range(0, even, 4):
         a = loss[i] if loss[i] < a else a
         b = loss[i + 1] if loss[i + 1] < b else b
         c = loss[i + 2] if loss[i + 2] < c else c
         d = loss[i + 3] if loss[i + 3] < d else d
-    for i in range(even, left):
+    for i in range(even, slots):
         a = loss[i] if loss[i] < a else a
     a, c = (b if b < a else a), (d if d < c else c)
-    best = c if c < a else a
-    place = np.int64(0)
-    while place < left and loss[place] != best:
-        place += 1
-    return place if place < left else np.int64(-1)
+    return c if c < a else a
 
 
 @inlined
