@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.methods.additive.test_pairs import fitted, plan, setting, tables, training_rows
 
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.methods.additive.config import Additive
@@ -24,7 +25,6 @@ from kohort.rounds.totals.learner import Memory, learn_pooled
 from kohort.runs.config import load_plan
 from kohort.runs.run import run
 from kohort.testing import listening
-from tests.methods.additive.test_pairs import fitted, plan, setting, tables, training_rows
 
 ROUNDS = 12
 
@@ -116,7 +116,10 @@ def small_differences(bins: Bins, counts: Any, least: int) -> list[float]:
     for place, pair in enumerate(bins.pairs, start=len(bins.columns)):
         held = counts[bins.starts[place] : bins.starts[place + 1]]
         alone = np.bincount(pair.cells.ravel())[pair.cells] == 1
-        for column, groups, table in ((pair.left, pair.left_groups, pair.cells), (pair.right, pair.right_groups, pair.cells.T)):
+        for column, groups, table in (
+            (pair.left, pair.left_groups, pair.cells),
+            (pair.right, pair.right_groups, pair.cells.T),
+        ):
             shown = alone if table is pair.cells else alone.T
             own = counts[bins.starts[column] : bins.starts[column + 1]]
             for group, line in enumerate(table):

@@ -297,7 +297,9 @@ class ExactLearner(AdditiveLearner):
         if not fits or ((counts > 0) & (counts < self._least)).any():
             raise IntegrityError("counts came in that do not fit the pairs of columns")
         moved, known = self._moved(total), np.concatenate([self.counts, counts])
-        return replace(moved, bins=bins, counts=known, descent=moved._at.widened(self.known_bins.total, more), told=total)
+        return replace(
+            moved, bins=bins, counts=known, descent=moved._at.widened(self.known_bins.total, more), told=total
+        )
 
     def _may_choose(self, bins: Bins) -> bool:
         chosen = [(pair.left, pair.right) for pair in bins.pairs]

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from kohort.models.additive.bins import Bins, Floats
 from kohort.models.additive.design import Design, Whole
-from kohort.models.additive.pairs import Groups, Pair, candidates, column_groups, gain_of, groups_for, interaction_of, withheld_cells
+from kohort.models.additive.pairs import (
+    Groups,
+    Pair,
+    candidates,
+    column_groups,
+    gain_of,
+    groups_for,
+    interaction_of,
+    withheld_cells,
+)
 
 __all__ = ["PairChoice"]
 

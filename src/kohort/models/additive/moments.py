@@ -5,8 +5,8 @@ sum over all rows of residual x curve of one x curve of the other is near 0 unle
 test). There are many candidates with columns in common, so no cell of a pair may follow from these sums:
 
 - A pair has at most one sum for every `CELLS_PER_SUM` cells of its bins.
-- Every row counts once or twice, by a hash of all its bins. So the sums of residuals per bin, which open as well, cannot
-  be subtracted from them.
+- Every row counts once or twice, by a hash of all its bins. So the sums of residuals per bin, which open as well,
+  cannot be subtracted from them.
 - No row weighs more than `LARGEST` standard deviations of a curve.
 
 The pairs that are looked at further form no cycle. What is opened of such pairs tells together no more than what each
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,9 @@ DEGREES = 4
 LARGEST = 3.7
 """A curve with a larger value is left out: few rows would decide its sums."""
 CELLS_PER_SUM = 4
-LEAST_KINDS = 32
-"""Rows of one cell must be able to differ in so many ways in their other columns, or the hash would tell cells apart."""
+LEAST_KINDS = 4.9
+"""Rows of one cell must be able to differ in other columns, in at least 2 to the power of this ways: about 30.
+Otherwise the hash would say hardly more than the cell."""
 CURVE_STEPS = 64
 """Grid of a curve. Curves are whole numbers, so that sums do not depend on who holds which row."""
 RESIDUAL_STEPS = 2.0**16
@@ -55,8 +57,8 @@ def rank_curves(counts: Floats, order: list[int]) -> Whole:
     share = held / max(float(held.sum()), 1.0)
     middle = 2.0 * (np.cumsum(share) - share / 2) - 1.0
     basis, found = [np.ones(len(held))], []
-    for degree in range(1, min(DEGREES, len(held) - 1) + 1):
-        curve = middle**degree
+    for _ in range(min(DEGREES, len(held) - 1)):
+        curve = middle * basis[-1]
         for known in basis:
             curve = curve - known * float(np.sum(share * known * curve))
         norm = float(np.sqrt(np.sum(share * curve * curve)))
@@ -126,10 +128,10 @@ class PairMoments:
             for number in columns
         }
 
-    @property
+    @cached_property
     def _kinds(self) -> float:
-        """How many different rows there could be."""
-        return float(np.prod(self.choice.bins.sizes.astype(np.float64)))
+        """How many different rows there could be, as a power of 2."""
+        return float(np.sum(np.log2(self.choice.bins.sizes)))
 
     @cached_property
     def curves(self) -> dict[tuple[int, int], tuple[Whole, Whole]]:
@@ -138,7 +140,7 @@ class PairMoments:
         for left, right in self.choice.candidates:
             one, two = self._curves[left], self._curves[right]
             cells = one.shape[1] * two.shape[1]
-            most = cells // CELLS_PER_SUM if self._kinds / cells >= LEAST_KINDS else 0
+            most = cells // CELLS_PER_SUM if self._kinds - log2(cells) >= LEAST_KINDS else 0
             sizes = [
                 (high, wide)
                 for high in range(1, len(one) + 1)
@@ -167,7 +169,9 @@ class PairMoments:
         """
         times = times_counted(design.places)
         units = np.trunc(residuals * RESIDUAL_STEPS) * times[:, None]
-        own = {number: design.places[number].astype(np.int64) - self.choice.part(number).start for number in self._curves}
+        own = {
+            number: design.places[number].astype(np.int64) - self.choice.part(number).start for number in self._curves
+        }
         parts = [np.empty(0, dtype=np.int64)]
         for (left, right), (one, two) in self.curves.items():
             shape = one.shape[1], two.shape[1]

@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
 
-__all__ = ["GROUPS", "MOST_COLUMNS", "Pair", "candidates", "column_groups", "gain_of", "groups_for", "interaction_of", "withheld_cells"]
+__all__ = [
+    "GROUPS",
+    "MOST_COLUMNS",
+    "Pair",
+    "candidates",
+    "column_groups",
+    "gain_of",
+    "groups_for",
+    "interaction_of",
+    "withheld_cells",
+]
 
 GROUPS = 12
 """Most groups of a column in a pair, that of missing values besides."""
@@ -215,7 +225,7 @@ def interaction_of(
             means = means - ((held * means).sum(axis=1) / rows)[:, None]
             means = means - ((held * means).sum(axis=0) / columns)[None, :]
         found += float(np.sum(held * means * means)) / curvature
-    return found - noises * spread / curvature * free * residuals.shape[-1]
+    return found - noises * spread / curvature * free * int(residuals.shape[-1])
 
 
 def withheld_cells(counts: Floats, least: float) -> NDArray[np.bool_]:
