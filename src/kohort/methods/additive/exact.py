@@ -83,7 +83,7 @@ class ExactLearner(AdditiveLearner):
         )
 
     @cached_property
-    def _moments(self) -> PairMoments:
+    def _looking(self) -> PairMoments:
         return PairMoments(self._choice)
 
     @property
@@ -114,7 +114,7 @@ class ExactLearner(AdditiveLearner):
             return self.fine + self.targets
         if self.pairs:
             return pair_cells(self.known_bins)
-        return self._own + (self._choice.length if self.chooses else self._moments.length if self.looks else 0)
+        return self._own + (self._choice.length if self.chooses else self._looking.length if self.looks else 0)
 
     @property
     def _own(self) -> int:
@@ -140,7 +140,7 @@ class ExactLearner(AdditiveLearner):
         if self.chooses:
             memory.forget(Design)  # the next total has bins of pairs
             return self._choice.counted(design, np.nan_to_num(bounded), memory.persons)
-        return self._moments.counted(design, np.nan_to_num(bounded)) if self.looks else np.empty(0, dtype=np.int64)
+        return self._looking.counted(design, np.nan_to_num(bounded)) if self.looks else np.empty(0, dtype=np.int64)
 
     def expected(self, rows: Rows, memory: Memory) -> Floats:
         """What the model so far says of rows, [rows, outputs]: probabilities, or numbers on the scale of their range.
@@ -172,7 +172,7 @@ class ExactLearner(AdditiveLearner):
             return self._with_chosen(total)
         looked_at = self.looked_at
         if self.looks:
-            looked_at = self._moments.looked_at(total[self._own :], curvature=CURVATURE[self.link])
+            looked_at = self._looking.looked_at(total[self._own :], curvature=CURVATURE[self.link])
         return replace(self._moved(total[: self._own]), looked_at=looked_at, told=np.empty(0, dtype=np.int64))
 
     def _moved(self, total: Whole) -> ExactLearner:
