@@ -7,7 +7,8 @@ in the user's cache. `python -m bench --quick tabular` takes one split, four tab
 
 The whole takes long, so it runs in pieces, too: KOHORT_BENCH_TABLES=adult,dutch measures these tables alone, and
 KOHORT_BENCH_PARTS one or more of models, budgets, ebm, dp-ebm, oneshot, bagging, times, KOHORT_BENCH_EPSILONS=0.2,1
-these budgets, KOHORT_BENCH_ALONE=1 the additive models beside what is required of them, without forests and peers.
+these budgets, KOHORT_BENCH_ALONE=1 the additive models beside what is required of them and beside what peers had when
+they were last measured, without forests.
 Rows of a piece replace the earlier ones of the same setting and peer; the others stay.
 """
 
@@ -29,7 +30,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bench.harness import NOT_INSTALLED, QUICK, Row
+from bench.harness import NOT_INSTALLED, QUICK, RESULTS, Row
 from kohort.errors import ConfigError
 from kohort.models.base import Model
 from kohort.models.rows import Rows, encode_rows
@@ -50,6 +51,8 @@ SUMMARY = (
 )
 _PEER_PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "interpret-core", "flwr[simulation]")
 WITH_PAIRS = "additive, pairs = 16"
+OVER_SECURE_SUMS = {"pairs": "acyclic"}
+"""What an additive model without a budget does by default where sums are secure; the same bits are found in clear."""
 ONLY = frozenset(os.environ.get("KOHORT_BENCH_TABLES", "").split(",")) - {""}
 """Where tables are named, these alone are measured."""
 PARTS = frozenset(os.environ.get("KOHORT_BENCH_PARTS", "").split(",")) - {""}
@@ -148,7 +151,14 @@ def _compared(table: Table) -> list[Row]:
         for peer, score in {} if ALONE else _peers(split, only_boosting=bool(table.settings)).items():
             scores.setdefault(peer, []).append(score)
     means = {name: float(np.mean(found)) for name, found in scores.items()}
-    return list(_rows_of(table, means))
+    return list(_rows_of(table, means | (_earlier_peers(table) if ALONE else {})))
+
+
+def _earlier_peers(table: Table) -> dict[str, float]:
+    """What peers had on a table when they were last measured: they see the same rows every time."""
+    rows = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))["rows"]
+    known = {row["peer"]: row["peer_value"] for row in rows if row["setting"] == f"{table.name}: additive"}
+    return {peer: float(value) for peer, value in known.items() if peer in PEERS and value is not None}
 
 
 def _ours(table: Table) -> dict[str, tuple[str, Mapping[str, Any]]]:
@@ -167,10 +177,10 @@ def _rows_of(table: Table, means: Mapping[str, float]) -> Iterator[Row]:
     if "additive" in means and table.additive is not None:
         yield _against(f"{table.name}: additive, 12 rounds", means["additive"], "required", table.additive, 0.0)
         yield _against(f"{table.name}: {WITH_PAIRS}, 12 rounds", means[WITH_PAIRS], "required", table.additive, 0.0)
-    for ours in () if ALONE else ("trees", "additive", WITH_PAIRS):
+    for ours in ("trees", "additive", WITH_PAIRS):
         for peer in PEERS if ours in means else ():
             theirs = means.get(peer)
-            if theirs is None and (_peer_python() is not None or table.settings):
+            if theirs is None and (ALONE or _peer_python() is not None or table.settings):
                 continue  # not fitted on this table
             behind = -table.behind if ours == "trees" and peer == "HistGradientBoosting" else None
             yield _against(f"{table.name}: {ours}{table.label}", means[ours], peer, theirs, behind, unit=unit)
@@ -355,6 +365,8 @@ def _declared(frame: pl.DataFrame, target: str) -> dict[str, Any]:
 def _federated(
     split: Split, method: str, settings: Mapping[str, Any], *, sites: int = 3, scheme: str = "none"
 ) -> Outcome:
+    if method == "additive" and "dp" not in settings:
+        settings = {**OVER_SECURE_SUMS, **settings}
     plan = load_plan(
         {
             "data": {"table": "memory", "target": split.target, "features": "rest", "test": 0, **split.declared},

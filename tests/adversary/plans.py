@@ -103,6 +103,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "additive, none and dp": _plan("additive", {"rounds": 3, "secure": {"sum": "none"}} | _dp(epsilon=9.0)),
     "additive, pairs by bfv": _plan("additive", {"rounds": 4, "metric": "gram", "secure": {"sum": "bfv"}}),
     "additive, surfaces": _plan("additive", {"rounds": 4, "pairs": 2}),
+    "additive, acyclic": _plan("additive", {"rounds": 4, "pairs": "acyclic"}),
     "fedavg, undeclared": _plan("fedavg", declared=False),
     "fedavg, preflight": _plan("fedavg", MASKS, preflight="first"),
     "fedavg, stop": _plan("fedavg", train={"stop": {"metric": "loss", "patience": 2, "min_delta": 0.5}}),

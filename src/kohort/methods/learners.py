@@ -87,7 +87,7 @@ def with_model(config: LearnerKeys, model: ModelSection) -> LearnerKeys:
             hint="Drop method.additive.metric and method.additive.pairs, or use the method additive",
         )
     if kind == "additive":
-        return replace(config, additive=config.additive or Additive())
+        return replace(config, additive=replace(config.additive or Additive(), pairs=0))
     return replace(config, trees=config.trees or Trees()) if kind == "trees" else config
 
 

@@ -225,4 +225,4 @@ def test_in_clear_pairs_need_a_policy_that_opens_them() -> None:
 def test_what_does_not_go_with_pairs_is_named(keys: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="pairs of columns need"):
         load_plan({"data": {"table": "made", "target": "y"}, "method": {"name": "additive", "pairs": 1, **keys}})
-    assert Additive().pair_round is None
+    assert Additive(pairs=0).pair_round is None

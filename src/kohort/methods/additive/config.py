@@ -13,6 +13,9 @@ from kohort.protocol.plan.phases import DPSection, SecureSumSection
 
 __all__ = ["Additive"]
 
+LEAST_TOTALS = 10
+"""With fewer totals there are no pairs of columns unless a plan asks for them: the curves need them all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Additive:
@@ -29,9 +32,10 @@ class Additive:
     metric: Literal["counts", "gram"] = "counts"
     """What steps are measured by: the counts of bins; or one more total that counts pairs of bins, which needs fewer
     steps where columns go together."""
-    pairs: Annotated[int, Ge(0), Le(64)] = 0
-    """Most pairs of columns with a surface of their own, chosen after half of the totals; monotone columns are in none.
-    Not with a budget."""
+    pairs: Annotated[int, Ge(0), Le(64)] | Literal["acyclic"] | None = None
+    """Pairs of columns with a surface of their own, found after half of the totals; monotone columns are in none. Those
+    that pay and form no cycle (`acyclic`; none with more than two classes), or so many of all. By default `acyclic`
+    where sums are secure and there are ten totals or more, and 0 with a budget and `metric = "gram"`."""
     ridge: Annotated[float, Ge(0)] = 1.0
     """Pull of every value towards 0, in rows. Not read with a budget."""
     smooth: Annotated[float, Ge(0)] | None = None
@@ -55,7 +59,7 @@ class Additive:
                 'metric = "gram" needs three rounds and no budget',
                 hint='Set method.metric = "counts", or drop method.dp',
             )
-        if self.pairs and (self.dp is not None or self.metric == "gram" or self.totals < 4):
+        if self.surfaces and (self.dp is not None or self.metric == "gram" or self.totals < 4):
             raise ConfigError(
                 'pairs of columns need four rounds, metric = "counts" and no budget',
                 hint="Drop method.pairs, or method.dp and method.metric",
@@ -68,7 +72,17 @@ class Additive:
     @property
     def pair_round(self) -> int | None:
         """The total from which pairs of columns are chosen; None where there are none."""
-        return self.totals // 2 if self.pairs else None
+        if self.surfaces == "acyclic":
+            return self.totals * 7 // 12  # curves that are almost fitted say more clearly what is left for pairs
+        return self.totals // 2 if self.surfaces else None
+
+    @property
+    def surfaces(self) -> int | str:
+        """Most pairs of columns, or how they are chosen: `pairs`, or what holds where the plan does not say."""
+        if self.pairs is not None:
+            return self.pairs
+        able = self.dp is None and self.metric == "counts" and self.totals >= LEAST_TOTALS
+        return "acyclic" if able and self.secure.sum != "none" else 0
 
     @property
     def totals(self) -> int:

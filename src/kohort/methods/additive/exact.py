@@ -24,6 +24,7 @@ from kohort.models.additive.descent import CURVATURE, Descent, Metric
 from kohort.models.additive.design import Design
 from kohort.models.additive.gram import MOST_BINS, GramMetric, count_pairs, gram_of, pair_cells, shift_of
 from kohort.models.additive.model import AdditiveModel, means_of
+from kohort.models.additive.moments import PairMoments
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.learner import Memory, Whole, per_row
@@ -47,6 +48,10 @@ class ExactLearner(AdditiveLearner):
     pair_counts: Floats = field(default_factory=lambda: np.zeros(0))
     """Persons per pair of bins, by `metric = "gram"`; small ones may have been rounded."""
     squares: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    told: Whole = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """What the descent took from a sealed total that also counted pairs: the hub is told it."""
+    looked_at: tuple[tuple[int, int], ...] | None = None
+    """The pairs of columns that may be chosen, where sums over all rows told; None for all."""
 
     @cached_property
     def columns(self) -> Any:
@@ -61,12 +66,25 @@ class ExactLearner(AdditiveLearner):
     @property
     def chooses(self) -> bool:
         """Whether pairs of columns follow from the next total."""
-        return self.number == self.config.pair_round
+        told = self.config.surfaces != "acyclic" or bool(self.looked_at)
+        return self.number == self.config.pair_round and told
+
+    @property
+    def looks(self) -> bool:
+        """Whether the next total also tells which pairs of columns act together."""
+        before = self.number + 1 == self.config.pair_round and self.config.surfaces == "acyclic"
+        return before and self.number > 0 and self.link != "softmax"
 
     @cached_property
     def _choice(self) -> PairChoice:
         """The candidates, from bins and values so far."""
-        return PairChoice(self.known_bins, self.counts, self._at.w[:-1], self._least, self.config.monotone)
+        return PairChoice(
+            self.known_bins, self.counts, self._at.w[:-1], self._least, self.config.monotone, self.looked_at
+        )
+
+    @cached_property
+    def _looking(self) -> PairMoments:
+        return PairMoments(self._choice)
 
     @property
     def counts_pairs(self) -> bool:
@@ -82,7 +100,7 @@ class ExactLearner(AdditiveLearner):
     def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
         """Bins of all cells, persons per bin, and persons per class; or the bins of pairs, and persons per bin."""
         if self.chooses:
-            return {"pairs": ("<i4", (None,)), "counts": ("<f8", (None,))}
+            return {"pairs": ("<i4", (None,)), "counts": ("<f8", (None,)), "total": ("<i8", (self._own,))}
         return {"bins": ("<i4", (self.fine,)), "counts": ("<f8", (None,)), "target": ("<f8", (self.targets,))}
 
     @property
@@ -96,8 +114,11 @@ class ExactLearner(AdditiveLearner):
             return self.fine + self.targets
         if self.pairs:
             return pair_cells(self.known_bins)
-        if self.chooses:
-            return self._choice.length
+        return self._own + (self._choice.length if self.chooses else self._looking.length if self.looks else 0)
+
+    @property
+    def _own(self) -> int:
+        """How many numbers of the next total the descent needs."""
         return self.known_bins.total * self.outputs * (2 if self._last else 1) + 1
 
     def contribution(self, rows: Rows, memory: Memory) -> Whole:
@@ -108,14 +129,18 @@ class ExactLearner(AdditiveLearner):
             return count_pairs(self.known_bins, self._design(rows, memory), memory.persons)
         residuals, losses = self._residuals(rows, memory, self._at.w)
         design, bounded = self._design(rows, memory), np.clip(residuals, -LARGEST_RESIDUAL, LARGEST_RESIDUAL)
-        if self.chooses:
-            memory.forget(Design)  # the next total has bins of pairs
-            return self._choice.counted(design, np.nan_to_num(bounded), memory.persons)
         parts = [design.summed(per_row(bounded, RESIDUAL_STEPS)).ravel()]
         if self._last:
             parts.append(design.summed(per_row(np.square(bounded), RESIDUAL_STEPS)).ravel())
         loss = per_row(np.clip(losses, -LARGEST_LOSS, LARGEST_LOSS), LOSS_STEPS).sum()
-        return np.concatenate([*parts, [loss]]).astype(np.int64)
+        return np.concatenate([*parts, [loss], self._of_pairs(design, bounded, memory)]).astype(np.int64)
+
+    def _of_pairs(self, design: Design, bounded: Floats, memory: Memory) -> Whole:
+        """What rows add to the part of a total that is about pairs of columns."""
+        if self.chooses:
+            memory.forget(Design)  # the next total has bins of pairs
+            return self._choice.counted(design, np.nan_to_num(bounded), memory.persons)
+        return self._looking.counted(design, np.nan_to_num(bounded)) if self.looks else np.empty(0, dtype=np.int64)
 
     def expected(self, rows: Rows, memory: Memory) -> Floats:
         """What the model so far says of rows, [rows, outputs]: probabilities, or numbers on the scale of their range.
@@ -145,6 +170,13 @@ class ExactLearner(AdditiveLearner):
             return replace(self, number=2, pair_counts=total.astype(np.float64))
         if self.chooses:
             return self._with_chosen(total)
+        looked_at = self.looked_at
+        if self.looks:
+            looked_at = self._looking.looked_at(total[self._own :], curvature=CURVATURE[self.link])
+        return replace(self._moved(total[: self._own]), looked_at=looked_at, told=np.empty(0, dtype=np.int64))
+
+    def _moved(self, total: Whole) -> ExactLearner:
+        """The learner after a step of the descent."""
         size = self.known_bins.total * self.outputs
         gradient = (total[:size] / RESIDUAL_STEPS).reshape(-1, self.outputs)
         # Every row is in one bin of the first column, so these sums are those of the intercept.
@@ -178,13 +210,18 @@ class ExactLearner(AdditiveLearner):
     def _with_chosen(self, total: Whole) -> ExactLearner:
         """Choose pairs of columns from persons and residuals of the cells of all candidates."""
         pairs, counts = self._choice.chosen(
-            total,
-            most=self.config.pairs,
+            total[self._own :],
+            most=self._most_pairs,
             curvature=CURVATURE[self.link],
             ridge=self.config.ridge,
         )
         flat = Bins(self.columns, self.known_bins.of_cell, pairs).flat_pairs()
-        return self.informed({"pairs": flat, "counts": counts})
+        return self.informed({"pairs": flat, "counts": counts, "total": total[: self._own]})
+
+    @property
+    def _most_pairs(self) -> int:
+        most = self.config.surfaces
+        return most if isinstance(most, int) else len(self.looked_at or ())
 
     def _gram_metric(self, curvature: float, chain: float) -> GramMetric:
         bins, approved = self.known_bins, self.setting.approved
@@ -245,7 +282,7 @@ class ExactLearner(AdditiveLearner):
         """Bins and how many persons each holds, and the counts of classes; or those of pairs, when they were chosen."""
         if self.number - 1 == self.config.pair_round:
             bins = self.known_bins
-            return {"pairs": bins.flat_pairs(), "counts": self.counts[bins.alone.total :]}
+            return {"pairs": bins.flat_pairs(), "counts": self.counts[bins.alone.total :], "total": self.told}
         return {"bins": self.known_bins.flat(), "counts": self.counts, "target": self.target}
 
     def informed(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
@@ -254,16 +291,20 @@ class ExactLearner(AdditiveLearner):
 
     def _with_pairs(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         flat, counts = arrays["pairs"].astype(np.int32), arrays["counts"].astype(np.float64)
-        bins = Bins.of_flat(self.columns, self.known_bins.flat(), flat)
+        total, bins = arrays["total"].astype(np.int64), Bins.of_flat(self.columns, self.known_bins.flat(), flat)
         more = bins.total - self.known_bins.total
-        if (
-            counts.shape != (more,)
-            or len(bins.pairs) > self.config.pairs
-            or ((counts > 0) & (counts < self._least)).any()
-        ):
+        fits = counts.shape == (more,) and total.shape == (self._own,) and self._may_choose(bins)
+        if not fits or ((counts > 0) & (counts < self._least)).any():
             raise IntegrityError("counts came in that do not fit the pairs of columns")
-        known, wider = np.concatenate([self.counts, counts]), self._at.widened(self.known_bins.total, more)
-        return replace(self, number=self.number + 1, bins=bins, counts=known, descent=wider)
+        moved, known = self._moved(total), np.concatenate([self.counts, counts])
+        return replace(
+            moved, bins=bins, counts=known, descent=moved._at.widened(self.known_bins.total, more), told=total
+        )
+
+    def _may_choose(self, bins: Bins) -> bool:
+        chosen = [(pair.left, pair.right) for pair in bins.pairs]
+        known = self.looked_at is None or set(chosen) <= set(self.looked_at)
+        return known and len(set(chosen)) == len(chosen) <= self._most_pairs
 
     def _with_bins(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         bins = Bins.of_flat(self.columns, arrays["bins"])
@@ -294,6 +335,10 @@ class ExactLearner(AdditiveLearner):
         if self.descent is None:
             return kept
         bins = self.known_bins
+        if len(self.told):
+            kept["told"] = self.told
+        if self.looked_at is not None:
+            kept["looked_at"] = np.asarray(self.looked_at, dtype=np.int32).reshape(-1, 2)
         if bins.pairs:
             kept["surfaces"] = bins.flat_pairs()
         own: StateArrays = {"bins": bins.flat(), "counts": self.counts, "target": self.target}
@@ -312,4 +357,10 @@ class ExactLearner(AdditiveLearner):
             squares=arrays["squares"].copy(),
             pair_counts=arrays["pairs"].copy(),
             descent=Descent.restored(arrays),
+            told=arrays["told"].astype(np.int64) if "told" in arrays else self.told,
+            looked_at=_pairs_of(arrays["looked_at"]) if "looked_at" in arrays else None,
         )
+
+
+def _pairs_of(rows: NDArray[Any]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(left), int(right)) for left, right in rows)

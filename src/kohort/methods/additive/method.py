@@ -11,6 +11,9 @@ counts of single cells over all sites; a hub with a site on its side sees them, 
 Guarantee: SecureSum; DP with `method.dp`, by noise in shares; Aggregate, or DP with all noise added at each site, where
 `secure.sum = "none"`.
 
+Pairs of columns with a surface of their own are found from sums over all rows; the chosen ones form no cycle, and only
+their cells are counted, sealed like those of columns.
+
 Sharp edges: a bin that holds enough persons may hold few of one class; totals without a budget say so of bins, not of
 persons. Numbers outside their bounds count at the ends.
 """
@@ -96,7 +99,7 @@ def least_pair(approved: ApprovedPlan) -> int | None:
     config: Additive = approved.config
     found = []
     if config.pair_round is not None:
-        found.append(config.min_bin if is_checked(approved) else 1)
+        found.append(max(config.min_bin, approved.min_cell) if is_checked(approved) else 1)
     if _pair_rounds(config):
         found.append(small_pairs(approved)[1] if rounds_pairs(approved) else 1)
     return min(found, default=None)
@@ -111,9 +114,14 @@ def _sealed_rounds(approved: ApprovedPlan) -> tuple[int, ...]:
 def _words(approved: ApprovedPlan) -> str:
     """What the totals are, for people."""
     says = "persons per fine cell of each column at first, then how far the model is off in each bin"
-    if approved.config.pair_round is None:
+    config: Additive = approved.config
+    if config.pair_round is None:
         return says
-    return f"{says}; once persons, and how far it is off, per cell of all pairs of columns that may be chosen"
+    cells = f"{says}; once persons, and how far it is off, per cell of"
+    if config.surfaces != "acyclic":
+        return f"{cells} all pairs of columns that may be chosen"
+    looked = "once how far it is off along smooth curves of two columns, summed over all rows"
+    return f"{cells} a few pairs of columns that form no cycle, which were found by a sum before: {looked}"
 
 
 TRAINING = CheckedTraining(

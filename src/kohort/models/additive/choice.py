@@ -11,12 +11,23 @@ from numpy.typing import NDArray
 
 from kohort.models.additive.bins import Bins, Floats
 from kohort.models.additive.design import Design, Whole
-from kohort.models.additive.pairs import Groups, Pair, candidates, column_groups, gain_of, groups_for, withheld_cells
+from kohort.models.additive.pairs import (
+    Groups,
+    Pair,
+    candidates,
+    column_groups,
+    gain_of,
+    groups_for,
+    interaction_of,
+    withheld_cells,
+)
 
 __all__ = ["PairChoice"]
 
 STEPS = 2.0**28
 """Grid of a residual."""
+NOISES = 2.0
+"""A pair whose columns are in other pairs, too, must gain more than so many times what noise alone gives."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +42,8 @@ class PairChoice:
     """Fewest persons of a bin, and of what follows from bins."""
     apart: Collection[str] = ()
     """Columns that are in no pair."""
+    among: tuple[tuple[int, int], ...] | None = None
+    """The pairs that are looked at, where it is known which; None for all pairs of the columns that matter most."""
 
     @property
     def outputs(self) -> int:
@@ -40,31 +53,36 @@ class PairChoice:
     @cached_property
     def candidates(self) -> list[tuple[int, int]]:
         """Pairs of column numbers."""
+        if self.among is not None:
+            return list(self.among)
         sizes = [
             1 if column.name in self.apart else int(size)
             for column, size in zip(self.bins.columns, self.bins.sizes, strict=True)
         ]
         return candidates([self._importance(number) for number in range(len(sizes))], sizes)
 
-    def _part(self, number: int) -> slice:
+    def part(self, number: int) -> slice:
+        """Where the bins of a column stand."""
         return slice(int(self.bins.starts[number]), int(self.bins.starts[number + 1]))
 
     def _importance(self, number: int) -> float:
-        held = self.counts[self._part(number)]
-        middle = self._centred(number)
+        held = self.counts[self.part(number)]
+        middle = self.centred(number)
         return float(np.sum(held[:, None] * middle * middle))
 
-    def _centred(self, number: int) -> Floats:
-        held, values = self.counts[self._part(number)], self.values[self._part(number)]
+    def centred(self, number: int) -> Floats:
+        """The values of a column's bins, less their mean over the rows."""
+        held, values = self.counts[self.part(number)], self.values[self.part(number)]
         return np.asarray(values - (held[:, None] * values).sum(axis=0) / max(float(held.sum()), 1.0))
 
     @property
-    def _rows(self) -> float:
-        return float(self.counts[self._part(0)].sum())
+    def rows(self) -> float:
+        """How many there are."""
+        return float(self.counts[self.part(0)].sum())
 
     @property
     def _most(self) -> int:
-        return groups_for(self._rows, self.least)
+        return groups_for(self.rows, self.least)
 
     @cached_property
     def groups(self) -> dict[int, Groups]:
@@ -74,17 +92,22 @@ class PairChoice:
         }
 
     def _groups(self, number: int) -> Groups:
-        column, part = self.bins.columns[number], self._part(number)
+        column, part = self.bins.columns[number], self.part(number)
         size = part.stop - part.start
         if column.ordered:
             last = int(self.bins.joined[part].sum())
             absent = last + 1 if last + 1 < size else None
             return column_groups(self.counts[part], range(size), most=self._most, missing=absent)
+        return column_groups(self.counts[part], self.order(number), most=self._most, missing=None)
+
+    def order(self, number: int) -> list[int]:
+        """The bins of a column so that like ones are neighbours: by number, and categories by their values so far."""
+        values, held = self.centred(number), self.counts[self.part(number)]
+        if self.bins.columns[number].ordered:
+            return list(range(len(values)))
         # Of several classes, that whose values differ most says which categories are alike.
-        values = self._centred(number)
-        spread = (self.counts[part][:, None] * values * values).sum(axis=0)
-        order = np.argsort(values[:, int(spread.argmax())], kind="stable").tolist()
-        return column_groups(self.counts[part], order, most=self._most, missing=None)
+        spread = (held[:, None] * values * values).sum(axis=0)
+        return [int(place) for place in np.argsort(values[:, int(spread.argmax())], kind="stable")]
 
     def _shape(self, pair: tuple[int, int]) -> tuple[int, int]:
         left, right = pair
@@ -115,7 +138,7 @@ class PairChoice:
         every = np.ones(len(residuals)) if persons is None else persons.astype(np.float64)
         numbers = np.concatenate([every[:, None], np.trunc(residuals * STEPS)], axis=1)
         own = {
-            number: groups[design.places[number] - self._part(number).start] for number, groups in self.groups.items()
+            number: groups[design.places[number] - self.part(number).start] for number, groups in self.groups.items()
         }
         parts = [np.empty(0)]
         for left, right in self.candidates:
@@ -140,7 +163,7 @@ class PairChoice:
             is not among them.
         """
         found: list[tuple[float, Pair, Floats]] = []
-        spread, place = float(total[-1]) / STEPS / max(self._rows * self.outputs, 1.0), 0
+        spread, place = float(total[-1]) / STEPS / max(self.rows * self.outputs, 1.0), 0
         for left, right in self.candidates:
             high, wide = self._shape((left, right))
             size = high * wide * (1 + self.outputs)
@@ -148,7 +171,10 @@ class PairChoice:
             place += size
             cells = _cells(withheld_cells(table[0], self.least))
             sums = np.moveaxis(table[1:], 0, -1) / STEPS
-            gain = gain_of(table[0], sums, cells, spread=spread, curvature=curvature, ridge=ridge)
+            if self.among is None:
+                gain = gain_of(table[0], sums, cells, spread=spread, curvature=curvature, ridge=ridge)
+            else:
+                gain = interaction_of(table[0], sums, cells, spread=spread, curvature=curvature, noises=NOISES)
             if gain > 0 and cells.max() > 0:
                 pair = Pair(left, right, self.groups[left], self.groups[right], cells)
                 held = np.bincount(cells.ravel(), weights=table[0].ravel()).astype(np.float64)

@@ -128,14 +128,22 @@ class Descent:
             more: How many there are.
 
         Returns:
-            A descent that keeps what steps told of curvature: as if none of it concerned the new values.
+            A descent that keeps what steps told of curvature: as if none of it concerned the new values. The gradient
+            of these is not known yet.
         """
 
-        def wide(values: Floats, axis: int) -> Floats:
-            return np.insert(values, [place] * more, 0.0, axis=axis)
+        def wide(values: Floats, axis: int = 0, filled: float = 0.0) -> Floats:
+            return np.insert(values, [place] * more, filled, axis=axis)
 
-        w, zero = wide(self.w, 0), np.zeros((len(self.w) + more, self.w.shape[1]))
-        return Descent(w, w, zero, float("nan"), zero, 1.0, wide(self.steps, 1), wide(self.changes, 1))
+        return replace(
+            self,
+            w=wide(self.w),
+            before=wide(self.before),
+            gradient=wide(self.gradient, filled=float("nan")),
+            step=wide(self.step),
+            steps=wide(self.steps, axis=1),
+            changes=wide(self.changes, axis=1),
+        )
 
     def after(self, metric: Metric, gradient: Floats, loss: float) -> Descent:
         """Take the next step.
@@ -155,7 +163,7 @@ class Descent:
             return replace(self, w=self.before + taken * self.step, taken=taken)
         steps, changes = self.steps, self.changes
         if not np.isnan(self.loss):
-            step, change = self.w - self.before, gradient - self.gradient
+            step, change = self.w - self.before, np.nan_to_num(gradient - self.gradient)
             if _dot(step, change) > 1e-10 * sqrt(_dot(step, step) * _dot(change, change)):
                 steps, changes = np.concatenate([steps, step[None]]), np.concatenate([changes, change[None]])
         step = -_two_loops(metric, gradient, steps, changes)
