@@ -86,7 +86,7 @@ def test_no_filled_cell_has_few_persons_and_nothing_is_counted_twice(seed: int) 
 
 
 def test_groups_follow_the_outcome_and_are_nested() -> None:
-    counts = counts_of({code: (20, 80) for code in ILL} | {code: (80, 20) for code in WELL})
+    counts = counts_of(dict.fromkeys(ILL, (20, 80)) | dict.fromkeys(WELL, (80, 20)))
     lines = {name: above for name, *above in lines_of(counts, ICD, 4)}
     first = {code: lines[TREE.declared(code)[0]] for code in CODES}
     assert {first[code][-1] for code in ILL} == {"outcome group 2 of 2"}
@@ -99,13 +99,13 @@ def test_groups_follow_the_outcome_and_are_nested() -> None:
 def test_what_few_persons_say_is_drawn_to_the_label_above() -> None:
     """Ten persons, all ill, of a category weigh less than a thousand of the same block that are mostly well."""
     counts = counts_of({"401": (0, 10), "410": (900, 100), "486": (500, 500), "244": (700, 300)})
-    lines = dict((name, above) for name, *above in lines_of(counts, ICD, 4))
+    lines = {name: above for name, *above in lines_of(counts, ICD, 4)}
     share = {code: int(lines[TREE.declared(code)[0]][0].split()[2]) for code in ("401", "410", "486", "244")}
     assert share["401"] < share["486"]
 
 
 def test_groups_stand_above_codes_that_no_site_has() -> None:
-    lines = lines_of(counts_of({code: (20, 80) for code in CODES}), ICD, 4)
+    lines = lines_of(counts_of(dict.fromkeys(CODES, (20, 80))), ICD, 4)
     tree = CodeTree("codes", "icd9", lines)
     assert tree.chain("250.99") == ("250.x", *tree.chain("250.01")[1:])
     above = {name: tuple(groups) for name, *groups in lines}
@@ -142,7 +142,7 @@ def test_a_site_takes_no_other_groups(wrong: bytes) -> None:
 
 
 def test_a_site_takes_groups_under_their_own_names_alone() -> None:
-    lines = lines_of(counts_of({code: (20, 80) for code in CODES}), ICD, 2)
+    lines = lines_of(counts_of(dict.fromkeys(CODES, (20, 80))), ICD, 2)
     assert read_groups(json.dumps({"codes": lines}).encode(), *the_schema(), OutcomeSection(groups=2))["codes"] == lines
     renamed = [[name, "persons with " + name] for name, *_ in lines]
     with pytest.raises(IntegrityError, match="groups of items"):

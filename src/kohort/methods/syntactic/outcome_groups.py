@@ -10,9 +10,9 @@ added up by a secure sum, over the public nodes of the hierarchy. The hub orders
 second class, which few persons draw towards that of the label above, and cuts the order into groups of equally many
 occurrences. All sites recode with these groups.
 
-Guarantees: a filled cell of a site's own counts, and so of the total, has at least `least` persons. Groups depend on the
-total alone. A site accepts groups of its own nodes under the names that are used here and nothing else. Which groups a
-hub sends changes what is lost and not what is promised: the checker judges the released rows.
+Guarantees: a filled cell of a site's own counts, and so of the total, has at least `least` persons. Groups depend on
+the total alone. A site accepts groups of its own nodes under the names that are used here and nothing else. Which
+groups a hub sends changes what is lost and not what is promised: the checker judges the released rows.
 """
 
 from __future__ import annotations
