@@ -214,6 +214,39 @@ def test_rare_codes_become_groups_by_outcome_and_more_is_kept(scheme: str, tmp_p
     assert ("aggregate" in kinds) == (scheme == "none")
 
 
+def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
+    made = plan({"groups": 4})
+    whole = run(made, seed=1, tables=tables(rows=120))
+
+    def stop(progress: Any) -> None:
+        if progress.round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(made, seed=1, tables=tables(rows=120), out=tmp_path / "run", watch=stop)
+    resumed = run(made, seed=1, tables=tables(rows=120), out=tmp_path / "run", resume=True)
+    rows = tables(seed=9)["a"]
+    assert (resumed.model.predict_proba(rows) == whole.model.predict_proba(rows)).all()
+
+
+def test_sites_that_share_classes_past_the_hub_predict_with_the_groups(tmp_path: Path) -> None:
+    own = {"name": "syntactic", "anonymise": {"k": 20, "outcome": {"groups": 4}}}
+    to_hub = run(plan(None, method=own), seed=1, tables=tables(rows=120))
+    found = run(plan(None, method={**own, "share": "peers"}), seed=1, tables=tables(rows=120), out=tmp_path / "run")
+    rows = tables(seed=9)["a"]
+    assert (found.predict(rows, site="a") == to_hub.model.predict(rows)).all()
+
+
+def test_an_additive_model_learns_from_the_groups() -> None:
+    own = {"name": "syntactic", "anonymise": {"k": 20, "outcome": {"groups": 4}}}
+    changes = {"method": own, "model": {"kind": "additive"}, "train": {}}
+    found = run(plan(None, **changes), seed=1, tables=tables())
+    assert found.metrics["auc"] > 0.7
+    own["anonymise"] = {"k": 20, "outcome": {"groups": 4, "secure": {"sum": "none"}}}
+    with pytest.raises(ConfigError, match=r"outcome\.secure is not read"):
+        run(plan(None, **changes), seed=1, tables=tables(rows=60))
+
+
 def test_a_total_has_no_cell_of_few_persons(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
