@@ -6,6 +6,8 @@
 | icd10 | subcategory, category, ten categories, chapter, root; the same |
 | chains | those of the line that begins with the code; the root alone for a code without a line |
 
+Above the lowest labels others may stand instead (`groups`), such as groups of codes that were learned.
+
 Guarantees: labels depend on the code alone, so every code has labels, one that no site has seen included; all chains of
 a tree have the same length and end with the same root.
 """
@@ -86,6 +88,8 @@ class CodeTree:
     Args:
         column: Its name.
         text: The name of a code system, or chains.
+        groups: Lines of a label, and what stands instead above the lowest labels at and below it, nearest first; of
+            several lines the lowest label's counts. The root is not among them.
 
     Raises:
         ConfigError: There is no such code system.
@@ -98,6 +102,7 @@ class CodeTree:
 
     column: str
     text: HierarchyText
+    groups: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.text, str) and self.text not in CODE_SYSTEMS:
@@ -112,8 +117,18 @@ class CodeTree:
             return {}
         return {value: tuple(above) for value, *above in Hierarchy(self.column, self.text).chains}
 
+    @cached_property
+    def _regrouped(self) -> dict[str, tuple[str, ...]]:
+        return {line[0]: (*line[1:], ROOT_LABEL) for line in self.groups}
+
     def chain(self, code: str) -> tuple[str, ...]:
         """The labels above a code, nearest first, the root last."""
+        declared = self.declared(code)
+        above = next((self._regrouped[label] for label in declared if label in self._regrouped), None)
+        return declared if above is None or len(declared) == 1 else (declared[0], *above)
+
+    def declared(self, code: str) -> tuple[str, ...]:
+        """The labels above a code without groups, nearest first, the root last."""
         if self.text == "icd9":
             return (*_icd9_labels(code), ROOT_LABEL)
         if self.text == "icd10":
@@ -126,7 +141,7 @@ class CodeTree:
     def lacks(self, code: str) -> bool:
         """Whether a code is none of the code system, or stands in none of the chains."""
         if isinstance(self.text, str):
-            return self.chain(code)[-2] in NO_CODE
+            return self.declared(code)[-2] in NO_CODE
         return code not in self._given
 
     def lacks_most(self, codes: Sequence[str]) -> bool:

@@ -55,7 +55,8 @@ class ColumnSpec:
     "other". `nullable` declares that missing values can occur. A `kind` of None follows the type of the column.
     `answer` is the type of a target's values, so that predictions have it too, and of dates, which are shown as such.
     `hierarchy` says what stands above the values (`kohort.tables.codes`), `ancestors` that labels above items are
-    features too, and `ordered` that categories are listed in their order.
+    features too, and `ordered` that categories are listed in their order. `groups` are lines of a value or label and
+    what stands above it instead of the hierarchy's labels; no plan declares them, a method may learn them.
     """
 
     roles: frozenset[Role] = frozenset()
@@ -69,6 +70,7 @@ class ColumnSpec:
     hierarchy: HierarchyText | None = None
     ancestors: bool = False
     ordered: bool = False
+    groups: tuple[tuple[str, ...], ...] = ()
 
     @property
     def declared_kind(self) -> ColumnKind | None:
@@ -90,6 +92,8 @@ class ColumnSpec:
                 out[name] = list(value) if isinstance(value, tuple) else value
         if self.hierarchy is not None:
             out["hierarchy"] = self.hierarchy if isinstance(self.hierarchy, str) else [*map(list, self.hierarchy)]
+        if self.groups:
+            out["groups"] = [*map(list, self.groups)]
         out.update({name: True for name in ("other", "nullable", "ancestors", "ordered") if getattr(self, name)})
         return out
 
@@ -98,7 +102,7 @@ class ColumnSpec:
         """The inverse of `to_mapping`."""
         known = (
             "roles", "kind", "categories", "bounds", "bins", "other", "nullable", "answer", "hierarchy", "ancestors",
-            "ordered",
+            "ordered", "groups",
         )  # fmt: skip
         _refuse_unknown(mapping, known, "column")
         return cls(
@@ -113,11 +117,12 @@ class ColumnSpec:
             hierarchy=_hierarchy_text(mapping.get("hierarchy")),
             ancestors=bool(mapping.get("ancestors", False)),
             ordered=bool(mapping.get("ordered", False)),
+            groups=tuple(tuple(map(str, line)) for line in mapping.get("groups", ())),
         )
 
     def tree(self, name: str) -> CodeTree | None:
         """What stands above the values of this column, called `name`; None where nothing is declared."""
-        return None if self.hierarchy is None else CodeTree(name, self.hierarchy)
+        return None if self.hierarchy is None else CodeTree(name, self.hierarchy, self.groups)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,20 +81,37 @@ def violations(
     return broken
 
 
-def judged(seed: int) -> int:
+def drawn_groups(seed: int) -> CodeTree:
+    """ICD-9 with groups of categories above them that have nothing to do with chapters, half of the labels known."""
+    random, plain = np.random.default_rng(seed), CodeTree("codes", "icd9")
+    labels = sorted({label for code in CODES[::2] for label in plain.chain(code)})
+    numbers = random.integers(0, 4, len(labels)).tolist()
+    lines = [
+        (label, f"group {at + 1} of 4", f"group {at // 2 + 1} of 2") for label, at in zip(labels, numbers, strict=True)
+    ]
+    return CodeTree("codes", "icd9", tuple(lines))
+
+
+def judged(seed: int, tree: CodeTree | None = None) -> int:
     k, m = (2, 3, 5)[seed % 3], (1, 2, 3, 4)[seed % 4]
     persons = "who" if seed % 5 < 2 else None
     frame = table(seed)
     if persons and frame[persons].n_unique() < k:
         return 0
-    made = release(frame, k=k, m=m, merge=("none", "paying", "all")[seed % 3], identifier=persons)
+    asked: dict[str, Any] = {} if tree is None else {"item_hierarchy": tree}
+    made = release(frame, k=k, m=m, merge=("none", "paying", "all")[seed % 3], identifier=persons, **asked)
     owners = frame["who"].to_list() if persons else None
     opaque = attacker_view(made.frame.select("age", "sex").rows(), made.frame["codes"].to_list(), m, owners)
-    return violations(frame, made, k=k, m=m, persons=persons, above=CodeTree("codes", "icd9").chain) + (opaque < k)
+    above = (tree or CodeTree("codes", "icd9")).chain
+    return violations(frame, made, k=k, m=m, persons=persons, above=above) + (opaque < k)
 
 
 def test_no_attacker_is_left_with_fewer_than_k_persons() -> None:
     assert sum(judged(seed) for seed in range(500 if thorough() else 24)) == 0
+
+
+def test_nor_where_learned_groups_stand_above_the_labels() -> None:
+    assert sum(judged(seed, drawn_groups(seed)) for seed in range(500 if thorough() else 24)) == 0
 
 
 def judged_alone(seed: int) -> int:

@@ -15,6 +15,7 @@ from annotated_types import Ge, Le
 
 from kohort.errors import ConfigError, nearest
 from kohort.methods.syntactic.item_columns import codes_of, items_tree, joint_items
+from kohort.methods.syntactic.outcome_groups import OutcomeSection
 from kohort.tables.cells import SUPPRESSED, Interval, Label, Suppressed, ValueSet, format_cell, parse_cell
 from kohort.tables.domain import Domain, category_text
 from kohort.tables.hierarchy import Hierarchy
@@ -80,6 +81,9 @@ class AnonymiseSection:
     suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.5
     """Share of a site's item occurrences that may be left out, if they must."""
     importance: ImportanceSection = field(default_factory=ImportanceSection)
+    outcome: OutcomeSection | None = None
+    """Above the lowest labels of declared item hierarchies, groups of items with similar outcomes, learned by a secure
+    sum over all sites."""
 
     def has_hierarchy(self, schema: Schema) -> bool:
         """Whether there is anything above the items."""

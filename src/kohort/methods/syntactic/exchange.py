@@ -139,7 +139,7 @@ def _place(site: Site, request: Request) -> Release:
     """Store the classes of all sites, and count how the site's own classes map its rows."""
     own, blobs = _published(site), request.payload.blobs
     others = _opened(site, request) if "inbox" in blobs else unpack_boxes(blobs["mappings"])
-    known = read_mappings(others, schema=site.plan.schema.fingerprint())
+    known = read_mappings(others, schema=site.encoder.schema.fingerprint())
     mine = known.setdefault(site.name, own.mapping)
     if mine.to_bytes() != own.mapping.to_bytes():
         raise IntegrityError(f"the hub hands out classes of site {site.name!r} that it did not publish")
@@ -148,10 +148,10 @@ def _place(site: Site, request: Request) -> Release:
     members = members_of(site, request) if "inbox" in blobs else tuple(known)
     state.known = tuple(known[name] for name in members if name in known)
     counted = place_rows(
-        joined(site.table.rows(), site.plan.schema),
+        joined(site.table.rows(), site.encoder.schema),
         own,
         weights=mapping_weights(site.plan.config.anonymise.importance),
-        tree=items_tree(site.plan.schema),
+        tree=items_tree(site.encoder.schema),
     )
     numbers = (counted.rows, counted.own, counted.dearer, counted.suppressed, counted.items, counted.lost)
     metrics = dict(zip(_COUNTS, numbers, strict=True))
@@ -228,7 +228,7 @@ def published_to_hub(
     """
     replies: Replies = yield Ask(task=PUBLISH, to=hub.sites, expect=Expect(blobs=("mapping",)))
     texts = {site: payload.blobs["mapping"] for site, payload in zip(replies.sites, replies.payloads(), strict=True)}
-    found = read_mappings(texts, schema=hub.approved.schema.fingerprint(), least_k=least_k)
+    found = read_mappings(texts, schema=hub.encoder.schema.fingerprint(), least_k=least_k)
     placed: Replies = yield Ask(
         task=PLACE,
         to=replies.sites,

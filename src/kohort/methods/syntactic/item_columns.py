@@ -38,7 +38,7 @@ def items_tree(schema: Schema) -> CodeTree | None:
     """
     found = tuple((name, schema.columns[name].tree(name)) for name in schema.items)
     if len(found) > 1:
-        return JoinedTrees(str(joint_items(schema)), (), found)
+        return JoinedTrees(str(joint_items(schema)), (), trees=found)
     return next((tree for _, tree in found), None)
 
 

@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError
 from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
 from kohort.methods.registry import Method
@@ -56,16 +57,18 @@ from kohort.methods.syntactic.item_columns import apart, items_tree, joined, joi
 from kohort.methods.syntactic.mapped_encoder import MappedEncoder, encode_released, labels_of
 from kohort.methods.syntactic.mapped_model import MappedModel
 from kohort.methods.syntactic.mapping.tables import column_ncp
+from kohort.methods.syntactic.outcome_groups import adopt_groups, check_outcome, learn_groups, outcome_steps
 from kohort.methods.syntactic.site_model import handed_to_sites, keep_step
 from kohort.models.network_model import NetworkModel
 from kohort.models.options import FloatArray
 from kohort.models.rows import with_target
 from kohort.models.soft import soft_columns
 from kohort.privacy.contract import Contract, Step
-from kohort.privacy.guarantee import Aggregate, Guarantee, KKm
+from kohort.privacy.guarantee import Aggregate, Cells, Guarantee, KKm
 from kohort.privacy.releases import units_of
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
+from kohort.protocol.plan.phases import SecureSumSection
 from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
@@ -94,12 +97,14 @@ class Syntactic(LearnerKeys):
 
 
 def _anonymise(site: Site, request: Request) -> Release:
-    del request  # what to do is in the approved plan
     from kohort.methods.syntactic.mapping.build import mapping_of
 
-    approved, encoder = site.plan, _encoder(site)
+    approved = site.plan
     config: Syntactic = approved.config
-    schema, frame = approved.schema, joined(site.table.rows(), approved.schema)
+    if config.anonymise.outcome is not None:
+        adopt_groups(site, request)  # all else is in the approved plan
+    encoder = _encoder(site)
+    schema, frame = encoder.schema, joined(site.table.rows(), encoder.schema)
     k = max(config.anonymise.k, site.policy.min_k)
     codes = pl.Series(CODES, encoder.target(frame))
     made = anonymise_rows(frame, schema, config.anonymise, k=k, codes=codes)
@@ -161,7 +166,16 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
         ConfigError: The plan has nothing to anonymise, or roles that contradict each other.
     """
     _check(config, hub.approved.schema)
-    replies: Replies = yield Ask(task=ANONYMISE, to=hub.sites, expect=Expect(metrics=("rows", "classes", "k")))
+    check_outcome(config.anonymise.outcome, hub.approved.schema, hub.encoder)
+    told = {}
+    if config.anonymise.outcome is not None:
+        hub, told["groups"] = yield from learn_groups(hub)
+    replies: Replies = yield Ask(
+        task=ANONYMISE,
+        to=hub.sites,
+        payload=Payload(blobs=told),
+        expect=Expect(metrics=("rows", "classes", "k")),
+    )
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))
     hub = replace(hub, sites=replies.sites, rows=left)
     if learner_of(config) is not None:
@@ -255,11 +269,27 @@ def claims(config: Syntactic, rows: int) -> Sequence[Guarantee]:
     The claim of its classes is not listed: a site raises the plan's k to that of its own policy, so there is nothing to
     refuse beforehand, and the door judges the k that was reached.
     """
-    return LEARN.claims(config, rows) or (Aggregate(rows=rows),)
+    made = LEARN.claims(config, rows) or (Aggregate(rows=rows),)
+    section, summed = config.anonymise.outcome, secure(config)
+    if section is None or summed is None:
+        return made
+    return (*made, find_scheme(summed.sum).claim(3, rows), Cells(least=section.least))
+
+
+def secure(config: Syntactic) -> SecureSumSection | None:
+    """How sums are protected: those of a learner, or those behind groups of items by outcome; None without any."""
+    found = LEARN.secure(config)
+    if found is None and config.anonymise.outcome is not None:
+        return (config.anonymise.outcome.secure or SecureSumSection()).or_scheme("masks")
+    return found
 
 
 def _check(config: Syntactic, schema: Schema) -> None:
     """Refuse, before any site is asked, a plan that every site would fail on."""
+    outcome = config.anonymise.outcome
+    if outcome is not None and outcome.secure is not None and learner_of(config) is not None:
+        hint = "Drop it: all sums of the plan are those of its learner"
+        raise ConfigError("method.anonymise.outcome.secure is not read with this model.kind", hint=hint)
     if learner_of(config) is not None and config.share == "peers":
         raise ConfigError("no classes are shared with this model.kind", hint="Drop method.share")
     if not schema.quasi and not schema.items:
@@ -287,12 +317,13 @@ def contract(approved: ApprovedPlan) -> Contract:
     counts = Step(
         task=ANONYMISE.name, says="how many rows and classes you have, and their k, after anonymisation", claims=classes
     )
+    outcomes = outcome_steps(approved)
     if learner_of(config) is not None:
-        return Contract.of([counts]) + LEARN.contract(approved)
+        return Contract.of(outcomes, [counts]) + LEARN.contract(approved)
     placed = Step(task=PLACE.name, says="how many of your rows fall into which classes", claims=(Aggregate(rows=0),))
     if config.share == "hub":
         shared = Step(task=PUBLISH.name, says="your rows, generalised in classes", claims=classes, rows=True)
-        return Contract.of([counts], [shared], [placed], [training_step(approved)])
+        return Contract.of(outcomes, [counts], [shared], [placed], [training_step(approved)])
     sealed = Step(
         task=SEAL.name,
         says="your rows, generalised in classes, sealed to the other sites",
@@ -301,7 +332,7 @@ def contract(approved: ApprovedPlan) -> Contract:
         rows=True,
     )
     placed = replace(placed, rounds=range(1, 2))
-    return Contract.of([counts], [keys_step()], [sealed], [placed], [training_step(approved)], [keep_step()])
+    return Contract.of(outcomes, [counts], [keys_step()], [sealed], [placed], [training_step(approved)], [keep_step()])
 
 
 def reads(config: Syntactic) -> Reads:
@@ -328,6 +359,6 @@ METHOD = Method(
     refuses_consent=refuses_consent,
     with_model=with_model,
     phases=LEARN.phases,
-    secure=LEARN.secure,
+    secure=secure,
     example="anonymise = {k = 5}",
 )
