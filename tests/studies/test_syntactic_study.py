@@ -147,10 +147,11 @@ def test_budgets_leave_the_items_out_and_say_what_they_are() -> None:
     assert set(quasi_only()["drop"]).isdisjoint({"age", "gender", "race", "diagnoses"})
 
 
-def test_the_study_weighs_classes_and_anonymises_as_the_example_does() -> None:
+def test_the_study_weighs_classes_and_anonymises_as_the_example_does_but_for_groups_by_outcome() -> None:
     example = read_plan(EXAMPLES / "syntactic.toml")
     ours = syntactic_plans.syntactic("logistic", 10, rounds=example.train.rounds)
-    assert ours.config == example.config
+    assert ours.config.anonymise.outcome is None
+    assert ours.config == replace(example.config, anonymise=replace(example.config.anonymise, outcome=None))
     assert ours.train == example.train
     assert ours.model == example.model
     assert ours.data.quasi == example.data.quasi

@@ -186,7 +186,7 @@ def test_a_policy_judges_the_smallest_cell_of_a_pair() -> None:
     asked = plan(rounds=ROUNDS, policy={"min_cell": 15})
     approved = setting(asked, 3)[0].approved
     assert [claim.least for claim in METHOD.planned(approved, 300) if isinstance(claim, Pairs)] == [20]
-    few = setting(plan(rounds=ROUNDS, min_bin=5, policy={"min_cell": 15}), 3)[0].approved
+    few = setting(plan(rounds=ROUNDS, pairs="acyclic", min_bin=5, policy={"min_cell": 15}), 3)[0].approved
     assert [claim.least for claim in METHOD.planned(few, 300) if isinstance(claim, Pairs)] == [15]
     with pytest.raises(RefusedError, match="pairs"):
         fitted(rounds=ROUNDS, pairs="acyclic", secure={"sum": "none"})
@@ -195,3 +195,10 @@ def test_a_policy_judges_the_smallest_cell_of_a_pair() -> None:
 def test_in_clear_and_by_masks_the_model_is_the_same() -> None:
     asked = plan(rounds=ROUNDS, pairs="acyclic", secure={"sum": "none"}, policy={"pairs": "open"})
     assert run(asked, seed=5, tables=tables()).model.weights.tobytes() == fitted(rounds=ROUNDS).model.weights.tobytes()
+
+
+@pytest.mark.parametrize(("least", "expected"), [(9, 0), (10, "acyclic")])
+def test_there_are_no_surfaces_by_default_where_bins_are_smaller_than_policies_ask_for(
+    least: int, expected: int | str
+) -> None:
+    assert Additive(min_bin=least).surfaces == expected

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from kohort.errors import ConfigError
+from kohort.privacy.policy import Policy
 from kohort.protocol.plan.phases import DPSection, SecureSumSection
 
 __all__ = ["Additive"]
@@ -35,7 +36,8 @@ class Additive:
     pairs: Annotated[int, Ge(0), Le(64)] | Literal["acyclic"] | None = None
     """Pairs of columns with a surface of their own, found after half of the totals; monotone columns are in none. Those
     that pay and form no cycle (`acyclic`; none with more than two classes), or so many of all. By default `acyclic`
-    where sums are secure and there are ten totals or more, and 0 with a budget and `metric = "gram"`."""
+    where sums are secure, there are ten totals or more and bins hold at least the ten persons that policies ask for; and
+    0 with a budget and `metric = "gram"`."""
     ridge: Annotated[float, Ge(0)] = 1.0
     """Pull of every value towards 0, in rows. Not read with a budget."""
     smooth: Annotated[float, Ge(0)] | None = None
@@ -82,7 +84,8 @@ class Additive:
         if self.pairs is not None:
             return self.pairs
         able = self.dp is None and self.metric == "counts" and self.totals >= LEAST_TOTALS
-        return "acyclic" if able and self.secure.sum != "none" else 0
+        hidden = self.secure.sum != "none" and self.min_bin >= Policy.min_cell
+        return "acyclic" if able and hidden else 0
 
     @property
     def totals(self) -> int:
