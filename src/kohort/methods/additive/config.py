@@ -36,8 +36,8 @@ class Additive:
     pairs: Annotated[int, Ge(0), Le(64)] | Literal["acyclic"] | None = None
     """Pairs of columns with a surface of their own, found after half of the totals; monotone columns are in none. Those
     that pay and form no cycle (`acyclic`; none with more than two classes), or so many of all. By default `acyclic`
-    where sums are secure, there are ten totals or more and bins hold at least the ten persons that policies ask for; and
-    0 with a budget and `metric = "gram"`."""
+    where sums are secure, there are ten totals or more and bins hold at least the ten persons that policies ask for,
+    and 0 with a budget and `metric = "gram"`."""
     ridge: Annotated[float, Ge(0)] = 1.0
     """Pull of every value towards 0, in rows. Not read with a budget."""
     smooth: Annotated[float, Ge(0)] | None = None
