@@ -43,6 +43,13 @@ def counts_of(given: dict[str, tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.
     return found
 
 
+def persons_of(counts: np.ndarray[Any, np.dtype[np.int64]]) -> list[list[np.ndarray[Any, np.dtype[np.int64]]]]:
+    """As many persons, everybody with one code."""
+    ends = counts.reshape(-1).cumsum()
+    everybody = np.split(np.arange(ends[-1]), ends[:-1])
+    return [everybody[place : place + 2] for place in range(0, len(everybody), 2)]
+
+
 def shown(counts: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, tuple[int, int]]:
     return {name: (int(a), int(b)) for name, (a, b) in zip(ICD.names, counts, strict=True) if a or b}
 
@@ -64,12 +71,12 @@ def test_every_node_stands_before_the_one_above_it() -> None:
 
 def test_a_small_count_goes_to_the_label_above_it_and_no_further_than_needed() -> None:
     given = {"250.01": (20, 30), "250.40": (3, 40), "244": (2, 9), "410": (9, 9), "486": (0, 50)}
-    found = shown(rolled_up(counts_of(given), ICD, 10))
+    found = shown(rolled_up(persons_of(counts_of(given)), ICD, 10))
     # 250.40 has three well persons and meets 244 in the chapter; 410 and 486 have nobody else in theirs.
     chapter, root = TREE.declared("244")[-2:]
     assert found == {"250.01": (20, 30), root: (14, 108)}
     given["244"] = (8, 9)
-    found = shown(rolled_up(counts_of(given), ICD, 10))
+    found = shown(rolled_up(persons_of(counts_of(given)), ICD, 10))
     assert found == {"250.01": (20, 30), chapter: (11, 49)}, "nine and no well persons are too few at the root"
 
 
@@ -77,12 +84,23 @@ def test_a_small_count_goes_to_the_label_above_it_and_no_further_than_needed() -
 def test_no_filled_cell_has_few_persons_and_nothing_is_counted_twice(seed: int) -> None:
     random = np.random.default_rng(seed)
     given = counts_of({code: tuple(random.integers(0, 25, 2)) for code in CODES})
-    found = rolled_up(given, ICD, 10)
+    found = rolled_up(persons_of(given), ICD, 10)
     assert not ((found > 0) & (found < 10)).any()
     assert ((found > 0).all(axis=1) | (found == 0).all(axis=1)).all()
     lost = given.sum(axis=0) - found.sum(axis=0)
     assert (lost >= 0).all()
     assert not lost.any() or lost.min() < 10, "only a root that is too small is left out"
+
+
+def test_a_person_with_many_rare_codes_is_one_person_at_the_label_above() -> None:
+    nobody, six = np.zeros(0, np.int64), np.arange(6)
+    held = [[nobody, nobody] for _ in ICD.names]
+    for code in ("250.01", "250.40", "244"):  # the same six persons of either class have all three
+        held[ICD.names.index(code)] = [six, six + 100]
+    assert not rolled_up(held, ICD, 10).any()
+    assert shown(rolled_up(held, ICD, 6)) == dict.fromkeys(("250.01", "250.40", "244"), (6, 6))
+    held[ICD.names.index("410")] = [np.arange(10, 14), np.arange(200, 204)]
+    assert shown(rolled_up(held, ICD, 10)) == {ICD.names[-1]: (10, 10)}
 
 
 def test_groups_follow_the_outcome_and_are_nested() -> None:
@@ -260,7 +278,9 @@ def test_a_total_has_no_cell_of_few_persons(monkeypatch: pytest.MonkeyPatch) -> 
     assert total.any()
     assert not ((total > 0) & (total < 30)).any()
     seen.clear()
-    monkeypatch.setattr(outcome_groups, "rolled_up", lambda counts, *_: counts)
+    monkeypatch.setattr(
+        outcome_groups, "rolled_up", lambda held, *_: np.asarray([[len(own) for own in node] for node in held])
+    )
     run(plan({"groups": 4, "least": 30}), seed=1, tables=tables(rows=30))
     (total,) = seen
     assert ((total > 0) & (total < 30)).any(), "without rolling up, this check fails"

@@ -18,7 +18,7 @@ groups a hub sends changes what is lost and not what is promised: the checker ju
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any
@@ -63,6 +63,7 @@ DRAWN = 100.0
 """As many persons of a label as count like the label above it."""
 Lines = tuple[tuple[str, ...], ...]
 Counts = NDArray[np.int64]
+Persons = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,23 +114,26 @@ class Nodes:
         return tuple(sorted({above for above in self.parent if above >= 0}))
 
 
-def rolled_up(counts: Counts, nodes: Nodes, least: int) -> Counts:
-    """Counts by node and class without small ones: a node that has one is counted at the node above it.
+def rolled_up(held: Sequence[Sequence[Persons]], nodes: Nodes, least: int) -> Counts:
+    """Persons by node and class without small counts: a node that has one is counted at the node above it.
 
     Args:
-        counts: Persons of each node, in each class.
+        held: The persons of each node, for each class.
         nodes: The nodes.
         least: Fewest persons of a node in each class.
 
     Returns:
-        The counts; every cell is 0, or at least `least`, and a node has both classes or neither.
+        The counts; every cell is 0, or at least `least`, and a node has both classes or neither. A person with several
+        codes that are counted at one node counts there once.
     """
-    found = counts.copy()
+    found = np.zeros((len(nodes.names), TWO), np.int64)
+    from_below: list[list[Sequence[Persons]]] = [[] for _ in nodes.names]
     for place, above in enumerate(nodes.parent):
-        if (found[place] < least).any():
-            if above >= 0:
-                found[above] += found[place]
-            found[place] = 0
+        own = [np.unique(np.concatenate(parts)) for parts in zip(held[place], *from_below[place], strict=True)]
+        if min(map(len, own)) >= least:
+            found[place] = [len(persons) for persons in own]
+        elif above >= 0:
+            from_below[above].append(own)
     return found
 
 
@@ -238,19 +242,20 @@ def _section(approved: ApprovedPlan) -> OutcomeSection:
     return found
 
 
-def _persons(site: Site, name: str, nodes: Nodes) -> Counts:
-    """The persons of each known code of a column, in each class."""
+def _persons(site: Site, name: str, nodes: Nodes) -> list[list[Persons]]:
+    """The persons of each known code of a column, for each class."""
     frame, schema = site.table.rows(), site.encoder.schema
     own = schema.identifiers
-    who = frame[own[0]].rank("dense") if own else pl.Series(np.arange(frame.height))
+    who = frame[own[0]].rank("dense").cast(pl.Int64) if own else pl.Series(np.arange(frame.height))
     codes = pl.Series(np.asarray(site.encoder.target(frame), dtype=np.int64))
     table = pl.DataFrame({"item": item_lists(frame[name]), "who": who, "code": codes})
-    held = table.explode("item").drop_nulls("item").group_by("item", "code").agg(pl.col("who").n_unique())
+    held = table.explode("item").drop_nulls("item").group_by("item", "code").agg(pl.col("who").unique())
     place = {node: at for at, node in enumerate(nodes.names)}
-    found = np.zeros((len(nodes.names), TWO), np.int64)
+    nobody = np.zeros(0, np.int64)
+    found = [[nobody] * TWO for _ in nodes.names]
     for item, code, persons in held.iter_rows():
         if item in place and 0 <= code < TWO:
-            found[place[item], code] += persons
+            found[place[item]][code] = np.asarray(persons, dtype=np.int64)
     return found
 
 
