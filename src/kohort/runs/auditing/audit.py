@@ -21,6 +21,7 @@ from kohort.privacy.ledger.ledger import Disclosure
 from kohort.runs.auditing.measured import measured
 from kohort.runs.auditing.on_cells import cells_findings, later_findings
 from kohort.runs.auditing.on_classes import classes_findings
+from kohort.runs.auditing.on_linked import linked_findings
 from kohort.runs.auditing.on_model import membership_findings
 from kohort.runs.auditing.on_rows import rows_findings, together_findings
 from kohort.runs.auditing.on_totals import totals_findings
@@ -160,6 +161,7 @@ def attack_replay(replay: Replay, *, shadows: int) -> tuple[Finding, ...]:
         *classes_findings(replay, seed=replay.seed),
         *cells_findings(replay),
         *later_findings(replay),
+        *linked_findings(replay),
         *updates_findings(replay),
         *totals_findings(replay),
     ]
