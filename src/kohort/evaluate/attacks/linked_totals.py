@@ -97,7 +97,7 @@ def _nearest(equations: Floats, known: Floats, chance: Floats) -> Floats:
     """Counts that fulfil equations, else as near to those by chance as these vary, and none below 0."""
     spread = np.sqrt(np.maximum(chance, 1e-9))
     system = np.vstack([equations * spread, np.eye(len(chance))])
-    triangle = np.linalg.qr(np.column_stack([system, np.concatenate([known, spread])]), mode="r")
+    triangle: Floats = np.asarray(np.linalg.qr(np.column_stack([system, np.concatenate([known, spread])]), mode="r"))
     left, right = triangle[: len(chance), :-1], triangle[: len(chance), -1]
     free, found = np.ones(len(chance), dtype=bool), np.zeros(len(chance))
     while free.any():
