@@ -41,6 +41,7 @@ def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: 
 
 
 STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.py"
+SEALED = "tests/methods/additive/test_sealed_totals.py"
 ADDITIVE = "tests/methods/additive/test_additive.py"
 OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
 NOISY = "tests/rounds/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
@@ -652,6 +653,22 @@ MUTANTS = (
         "    return vector",
         ADDITIVE,
         "cannot_read_the_counts",
+    ),
+    Mutant(
+        "additive: sealed sums of residuals",
+        "methods/additive/exact.py",
+        "        return not self.pairs",
+        "        return self.number == 0",
+        SEALED,
+        "no_small_combination",
+    ),
+    Mutant(
+        "additive: digits of the model",
+        "methods/additive/exact.py",
+        "values = rounded_values(bounded.w, errors, self._monotone_parts.values())",
+        "values = bounded.w",
+        SEALED,
+        "whole_numbers",
     ),
     Mutant(
         "additive: signed pairs",

@@ -125,6 +125,11 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "partial, kept sum and dp": _plan("partial", LOCAL_K | MASKS | {"kept": "sum"} | _dp(), train=SGD),
     "syntactic, peers": _plan("syntactic", {"anonymise": {"k": 5}, "share": "peers"}),
     "syntactic, recoded": _plan("syntactic", {"anonymise": {"k": 5, "suppression_limit": 1.0}}, columns=RECODED),
+    "syntactic, outcomes": _plan(
+        "syntactic",
+        {"anonymise": {"k": 5, "suppression_limit": 1.0, "outcome": {"groups": 2, "least": 2}}},
+        columns=RECODED,
+    ),
     "silo, additive": _plan("silo", {"additive": {"rounds": 2}}, model={"kind": "additive"}),
     "partial, additive": _plan("partial", LOCAL | {"additive": {"rounds": 2}}, model={"kind": "additive"}),
     "trees, withheld": _plan("trees", {"depth": 1, "min_cell": 5}),

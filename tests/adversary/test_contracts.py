@@ -35,7 +35,7 @@ def test_a_lying_hub_gets_what_the_contract_says(plan: str, check: AdversaryChec
 def test_twins_follow_the_honest_run(plan: str) -> None:
     """Only a request that hands the site its own published classes fits no other rows."""
     assert handed_back(honest(plan), VICTIM) == (
-        "mappings.place" if plan in {"syntactic", "syntactic, recoded"} else ""
+        "mappings.place" if plan in {"syntactic", "syntactic, recoded", "syntactic, outcomes"} else ""
     )
 
     rows = {step.task for step in honest(plan).approved.contract if step.rows}

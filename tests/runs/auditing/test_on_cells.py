@@ -77,6 +77,15 @@ def test_nobody_is_alone_in_joined_cells_and_they_tell_less() -> None:
     assert few.success < fine.success  # what stays: a row's own label counts in the sums of its cells
 
 
+@pytest.mark.parametrize(("scheme", "by"), [("none", "hub"), ("masks", "hub and a site")])
+def test_sums_of_an_additive_model_are_read_by_sites_and_by_the_hub_where_they_are_not_secure(
+    scheme: str, by: str
+) -> None:
+    (one,) = cells_findings(replayed({"name": "additive", "secure": {"sum": scheme}}, people(300)))
+    assert one.by == by
+    assert one.success is not None
+
+
 def test_bins_of_few_persons_of_an_additive_model_tell_their_targets() -> None:
     (one,) = cells_findings(replayed({"name": "additive", "min_bin": 1}, people(150)))
     assert one.details["smallest"] < 20

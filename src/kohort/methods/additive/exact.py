@@ -1,7 +1,9 @@
 """Additive models without a budget: exact sums of residuals per bin, and L-BFGS on them.
 
-Total 0 is sealed: sites read it, and the hub is shown the bins alone, each with enough persons. With `metric = "gram"`,
-total 1 counts pairs of bins.
+Totals are sealed: sites read them and take the steps. The hub is told the bins, each with enough persons, which pairs
+of columns have bins, and at the end the values, to the digits that rows support (`kohort.models.additive.precision`).
+Sums of residuals at several known values would tell it more: they are linear equations in the counts of combinations of
+bins (docs/methods/additive.md). With `metric = "gram"`, total 1 counts pairs of bins and is not sealed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from kohort.models.additive.descent import CURVATURE, Descent, Metric
 from kohort.models.additive.design import Design
 from kohort.models.additive.gram import MOST_BINS, GramMetric, count_pairs, gram_of, pair_cells, shift_of
 from kohort.models.additive.model import AdditiveModel, means_of
-from kohort.models.additive.moments import PairMoments
+from kohort.models.additive.moments import PairMoments, most_sums
+from kohort.models.additive.precision import rounded_errors, rounded_values
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.learner import Memory, Whole, per_row
@@ -37,6 +40,8 @@ CHAIN = 1.0
 """Pull of neighbours of a code list towards each other, in rows."""
 LARGEST_RESIDUAL = 16.0
 LARGEST_LOSS = 1e6
+MOST_PAIR_NUMBERS = 2**22
+"""A total about pairs of columns has no more numbers, whatever sites tell the hub."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +52,10 @@ class ExactLearner(AdditiveLearner):
     descent: Descent | None = None
     pair_counts: Floats = field(default_factory=lambda: np.zeros(0))
     """Persons per pair of bins, by `metric = "gram"`; small ones may have been rounded."""
-    squares: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    told: Whole = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """What the descent took from a sealed total that also counted pairs: the hub is told it."""
+    errors: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """Standard errors of the values, given the other columns, once the last total is there."""
+    told_length: int = 0
+    """How many numbers the total has from which pairs are chosen; a hub is told, for it cannot derive it."""
     looked_at: tuple[tuple[int, int], ...] | None = None
     """The pairs of columns that may be chosen, where sums over all rows told; None for all."""
 
@@ -60,8 +66,14 @@ class ExactLearner(AdditiveLearner):
 
     @property
     def sealed(self) -> bool:
-        """The counts of cells are for the sites alone, and those of pairs: single cells hold few persons."""
-        return self.number == 0 or self.chooses
+        """All totals are for the sites alone, but for counts of pairs of bins, which have rules of their own."""
+        return not self.pairs
+
+    @property
+    def prepares(self) -> bool:
+        """Whether it follows from the next total which pairs of columns are looked at."""
+        decides = self.config.surfaces != "acyclic" or self.link != "softmax"
+        return 0 < self.number == (self.config.pair_round or 0) - 1 and decides
 
     @property
     def chooses(self) -> bool:
@@ -72,8 +84,7 @@ class ExactLearner(AdditiveLearner):
     @property
     def looks(self) -> bool:
         """Whether the next total also tells which pairs of columns act together."""
-        before = self.number + 1 == self.config.pair_round and self.config.surfaces == "acyclic"
-        return before and self.number > 0 and self.link != "softmax"
+        return self.prepares and self.config.surfaces == "acyclic"
 
     @cached_property
     def _choice(self) -> PairChoice:
@@ -98,10 +109,16 @@ class ExactLearner(AdditiveLearner):
 
     @property
     def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
-        """Bins of all cells, persons per bin, and persons per class; or the bins of pairs, and persons per bin."""
+        """Bins and persons per bin; pairs that are looked at; their bins; and at the end the values. Mostly nothing."""
+        if self.number == 0:
+            return {"bins": ("<i4", (self.fine,)), "counts": ("<f8", (None,)), "target": ("<f8", (self.targets,))}
+        if self.prepares:
+            return {"looked_at": ("<i4", (None, 2)), "length": ("<i8", (1,))}
         if self.chooses:
-            return {"pairs": ("<i4", (None,)), "counts": ("<f8", (None,)), "total": ("<i8", (self._own,))}
-        return {"bins": ("<i4", (self.fine,)), "counts": ("<f8", (None,)), "target": ("<f8", (self.targets,))}
+            return {"pairs": ("<i4", (None,)), "counts": ("<f8", (None,))}
+        if self._last:
+            return {"values": ("<f8", (self.known_bins.total + 1, self.outputs)), "errors": ("<f8", (None, None))}
+        return {}
 
     @property
     def _last(self) -> bool:
@@ -114,7 +131,14 @@ class ExactLearner(AdditiveLearner):
             return self.fine + self.targets
         if self.pairs:
             return pair_cells(self.known_bins)
-        return self._own + (self._choice.length if self.chooses else self._looking.length if self.looks else 0)
+        return self._own + self._of_pairs_length
+
+    @property
+    def _of_pairs_length(self) -> int:
+        """How many numbers of the next total are about pairs of columns; a hub does not know the values."""
+        if self.chooses:
+            return self.told_length if self.descent is None else self._choice.length
+        return most_sums(self.known_bins, self.config.monotone, self.outputs) if self.looks else 0
 
     @property
     def _own(self) -> int:
@@ -140,7 +164,10 @@ class ExactLearner(AdditiveLearner):
         if self.chooses:
             memory.forget(Design)  # the next total has bins of pairs
             return self._choice.counted(design, np.nan_to_num(bounded), memory.persons)
-        return self._looking.counted(design, np.nan_to_num(bounded)) if self.looks else np.empty(0, dtype=np.int64)
+        if not self.looks:
+            return np.empty(0, dtype=np.int64)
+        counted = self._looking.counted(design, np.nan_to_num(bounded))
+        return np.pad(counted, (0, self._of_pairs_length - len(counted)))
 
     def expected(self, rows: Rows, memory: Memory) -> Floats:
         """What the model so far says of rows, [rows, outputs]: probabilities, or numbers on the scale of their range.
@@ -172,8 +199,14 @@ class ExactLearner(AdditiveLearner):
             return self._with_chosen(total)
         looked_at = self.looked_at
         if self.looks:
-            looked_at = self._looking.looked_at(total[self._own :], curvature=CURVATURE[self.link])
-        return replace(self._moved(total[: self._own]), looked_at=looked_at, told=np.empty(0, dtype=np.int64))
+            looking = self._looking
+            sums = total[self._own : self._own + looking.length]
+            looked_at = looking.looked_at(sums, curvature=CURVATURE[self.link])
+        return replace(self._moved(total[: self._own]), looked_at=looked_at)
+
+    def unread(self) -> ExactLearner:
+        """The learner of a hub after a total that sites alone read: it does not know the values any more."""
+        return replace(self, number=self.number + 1, descent=None)
 
     def _moved(self, total: Whole) -> ExactLearner:
         """The learner after a step of the descent."""
@@ -181,10 +214,26 @@ class ExactLearner(AdditiveLearner):
         gradient = (total[:size] / RESIDUAL_STEPS).reshape(-1, self.outputs)
         # Every row is in one bin of the first column, so these sums are those of the intercept.
         overall = gradient[: int(self.known_bins.sizes[0])].sum(axis=0)
-        squares = total[size : 2 * size].reshape(-1, self.outputs) / RESIDUAL_STEPS if self._last else self.squares
         moved = self._at.after(self.metric, np.vstack([gradient, overall[None, :]]), float(total[-1]) / LOSS_STEPS)
         bounded = replace(moved, w=self._constrained(moved.w))
-        return replace(self, number=self.number + 1, descent=bounded, squares=squares)
+        if not self._last:
+            return replace(self, number=self.number + 1, descent=bounded)
+        errors = self._errors(total[size : 2 * size].reshape(-1, self.outputs) / RESIDUAL_STEPS)
+        values = rounded_values(bounded.w, errors, self._monotone_parts.values())
+        told = np.zeros((0, 0)) if self.link == "log" else rounded_errors(errors[:-1])
+        return replace(self, number=self.number + 1, descent=replace(bounded, w=values), errors=told)
+
+    def _errors(self, squares: Floats) -> Floats:
+        """Standard errors of values and intercepts, given the other columns, from squared residuals per bin."""
+        first = int(self.known_bins.sizes[0])
+        squares = np.vstack([squares, squares[:first].sum(axis=0)[None, :]])
+        counts = np.append(self.counts, self._rows)[:, None]
+        if self.link == "identity":
+            spread = squares[-1] / max(self._rows, 1.0)
+            return np.asarray(np.sqrt((spread + 1e-12) / (counts + self.config.ridge + 1e-9)))
+        if self.link == "log":  # of an amount whose deviation is as large as its mean
+            return np.asarray(1.0 / np.sqrt(np.broadcast_to(counts, squares.shape) + self.config.ridge + 1e-9))
+        return np.asarray(1.0 / np.sqrt(squares + self.config.ridge + 1e-9))
 
     @property
     def smooth(self) -> float:
@@ -215,8 +264,9 @@ class ExactLearner(AdditiveLearner):
             curvature=CURVATURE[self.link],
             ridge=self.config.ridge,
         )
-        flat = Bins(self.columns, self.known_bins.of_cell, pairs).flat_pairs()
-        return self.informed({"pairs": flat, "counts": counts, "total": total[: self._own]})
+        moved, bins = self._moved(total[: self._own]), Bins(self.columns, self.known_bins.of_cell, pairs)
+        wide = moved._at.widened(self.known_bins.total, bins.total - self.known_bins.total)
+        return replace(moved, bins=bins, counts=np.concatenate([self.counts, counts]), descent=wide)
 
     @property
     def _most_pairs(self) -> int:
@@ -279,27 +329,46 @@ class ExactLearner(AdditiveLearner):
             )
 
     def disclosed(self) -> StateArrays:
-        """Bins and how many persons each holds, and the counts of classes; or those of pairs, when they were chosen."""
-        if self.number - 1 == self.config.pair_round:
-            bins = self.known_bins
-            return {"pairs": bins.flat_pairs(), "counts": self.counts[bins.alone.total :], "total": self.told}
-        return {"bins": self.known_bins.flat(), "counts": self.counts, "target": self.target}
+        """What follows from the last total, as `tells` of the learner before it lists."""
+        if self.number == 1:
+            return {"bins": self.known_bins.flat(), "counts": self.counts, "target": self.target}
+        if self.finished:
+            return {"values": self._at.w, "errors": self.errors}
+        if self.number == self.config.pair_round:
+            looked_at = np.asarray(self.looked_at or (), dtype=np.int32).reshape(-1, 2)
+            return {"looked_at": looked_at, "length": np.asarray([self._of_pairs_length], dtype=np.int64)}
+        bins = self.known_bins
+        return {"pairs": bins.flat_pairs(), "counts": self.counts[bins.alone.total :]}
 
     def informed(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         """The learner after a sealed total, from what sites tell of it."""
-        return self._with_pairs(arrays) if self.chooses else self._with_bins(arrays)
+        if self.number == 0:
+            return self._with_bins(arrays)
+        if self.prepares:
+            return self._with_looked_at(arrays)
+        return self._with_pairs(arrays) if self.chooses else self._with_values(arrays)
+
+    def _with_looked_at(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
+        length, columns = int(arrays["length"][0]), len(self.columns)
+        looked_at = _pairs_of(arrays["looked_at"]) if self.looks else None
+        known = all(0 <= left < right < columns for left, right in looked_at or ())
+        if not known or not 0 <= length <= MOST_PAIR_NUMBERS:
+            raise IntegrityError("pairs of columns came in that do not fit the columns")
+        return replace(self.unread(), looked_at=looked_at, told_length=length)
 
     def _with_pairs(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         flat, counts = arrays["pairs"].astype(np.int32), arrays["counts"].astype(np.float64)
-        total, bins = arrays["total"].astype(np.int64), Bins.of_flat(self.columns, self.known_bins.flat(), flat)
-        more = bins.total - self.known_bins.total
-        fits = counts.shape == (more,) and total.shape == (self._own,) and self._may_choose(bins)
+        bins = Bins.of_flat(self.columns, self.known_bins.flat(), flat)
+        fits = counts.shape == (bins.total - self.known_bins.total,) and self._may_choose(bins)
         if not fits or ((counts > 0) & (counts < self._least)).any():
             raise IntegrityError("counts came in that do not fit the pairs of columns")
-        moved, known = self._moved(total), np.concatenate([self.counts, counts])
-        return replace(
-            moved, bins=bins, counts=known, descent=moved._at.widened(self.known_bins.total, more), told=total
-        )
+        return replace(self.unread(), bins=bins, counts=np.concatenate([self.counts, counts]))
+
+    def _with_values(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
+        values, errors = arrays["values"].astype(np.float64), arrays["errors"].astype(np.float64)
+        if errors.shape not in ((0, 0), (len(values) - 1, self.outputs)) or not np.isfinite(values).all():
+            raise IntegrityError("values came in that do not fit the bins")
+        return replace(self.unread(), descent=Descent.begin(values), errors=errors)
 
     def _may_choose(self, bins: Bins) -> bool:
         chosen = [(pair.left, pair.right) for pair in bins.pairs]
@@ -317,47 +386,38 @@ class ExactLearner(AdditiveLearner):
 
     @property
     def model(self) -> AdditiveModel | None:
-        """The model so far."""
-        return None if self.descent is None else self._model(self.descent.w, self._errors())
-
-    def _errors(self) -> Floats:
-        """Standard errors of the values, given the other columns."""
-        if not len(self.squares) or self.link == "log":
-            return np.zeros((0, 0))
-        if self.link == "identity":
-            spread = self.squares[: int(self.known_bins.sizes[0])].sum() / max(self.target[1], 1.0)
-            return np.asarray(np.sqrt(spread / (self.counts[:, None] + self.config.ridge)))
-        return np.asarray(1.0 / np.sqrt(self.squares + self.config.ridge + 1e-9))
+        """The model so far; None at a hub that does not know the values."""
+        return None if self.descent is None else self._model(self.descent.w, self.errors)
 
     def checkpoint(self) -> StateArrays:
-        """Bins, counts, the descent and the squares."""
-        kept: StateArrays = {"number": np.asarray([self.number]), "squares": self.squares, "pairs": self.pair_counts}
-        if self.descent is None:
+        """Bins, counts and the descent; a hub has none."""
+        kept: StateArrays = {"number": np.asarray([self.number]), "errors": self.errors, "pairs": self.pair_counts}
+        if self.bins is None:
             return kept
-        bins = self.known_bins
-        if len(self.told):
-            kept["told"] = self.told
+        kept["length"] = np.asarray([self.told_length])
         if self.looked_at is not None:
             kept["looked_at"] = np.asarray(self.looked_at, dtype=np.int32).reshape(-1, 2)
-        if bins.pairs:
-            kept["surfaces"] = bins.flat_pairs()
-        own: StateArrays = {"bins": bins.flat(), "counts": self.counts, "target": self.target}
-        return {**kept, **own, **self.descent.checkpoint()}
+        if self.bins.pairs:
+            kept["surfaces"] = self.bins.flat_pairs()
+        own: StateArrays = {"bins": self.bins.flat(), "counts": self.counts, "target": self.target}
+        return {**kept, **own, **({} if self.descent is None else self.descent.checkpoint())}
 
     def restored(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         """The inverse of `checkpoint`."""
         if "bins" not in arrays:
             return self
+        if "errors" not in arrays:
+            raise IntegrityError("an earlier version of kohort began this training", hint="Run the plan again")
         return replace(
             self,
             number=int(arrays["number"][0]),
             bins=Bins.of_flat(self.columns, arrays["bins"], arrays.get("surfaces")),
             counts=arrays["counts"].astype(np.float64),
             target=arrays["target"].astype(np.float64),
-            squares=arrays["squares"].copy(),
+            errors=arrays["errors"].copy(),
             pair_counts=arrays["pairs"].copy(),
-            descent=Descent.restored(arrays),
-            told=arrays["told"].astype(np.int64) if "told" in arrays else self.told,
+            descent=Descent.restored(arrays) if "w" in arrays else None,
+            told_length=int(arrays["length"][0]),
             looked_at=_pairs_of(arrays["looked_at"]) if "looked_at" in arrays else None,
         )
 

@@ -177,13 +177,19 @@ class AdditiveLearner(Learner):
         """The nearest values whose curves rise or fall as `monotone` says, by the weights of their bins."""
         if not self.config.monotone:
             return w
-        bins, found = self.known_bins, w.copy()
-        for number, column in enumerate(bins.columns):
-            if column.name not in self.config.monotone:
-                continue
-            sign = 1.0 if self.config.monotone[column.name] == "up" else -1.0
-            begin, end = int(bins.starts[number]), int(bins.starts[number + 1])
-            part = slice(begin, begin + int(bins.joined[begin:end].sum()) + 1)  # without the bin of missing values
+        found = w.copy()
+        for name, part in self._monotone_parts.items():
+            sign = 1.0 if self.config.monotone[name] == "up" else -1.0
             weight = np.maximum(self.counts[part], 1e-9)
             found[part, 0] = sign * isotonic(sign * w[part, 0], weight)
+        return found
+
+    @property
+    def _monotone_parts(self) -> dict[str, slice]:
+        """Where the bins of monotone columns stand, without those of missing values."""
+        bins, found = self.known_bins, {}
+        for number, column in enumerate(bins.columns):
+            if column.name in self.config.monotone:
+                begin, end = int(bins.starts[number]), int(bins.starts[number + 1])
+                found[column.name] = slice(begin, begin + int(bins.joined[begin:end].sum()) + 1)
         return found

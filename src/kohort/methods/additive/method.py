@@ -1,12 +1,12 @@
 """Generalised additive models over secure sums (Hastie and Tibshirani 1990; on bins as in Lou, Caruana, Gehrke 2012).
 
 y ~ link(b + sum over columns of f(x)), each f constant on at most 32 bins: one readable curve per column. Sites count
-public cells once; bins follow from the total. Then each total holds the sum of residuals per bin, and hub and sites
-take the same step of L-BFGS. The model is that of pooled rows, bit for bit.
+public cells once; bins follow from the total. Then each total holds the sum of residuals per bin, and sites take the
+same step of L-BFGS. The model is that of pooled rows, bit for bit.
 
-Threat model: a hub that lies. It sees the bins, with how many persons each holds, and one sum of residuals per bin and
-round, over all sites; never a site's own numbers and never a cell with fewer than `min_bin` persons. Sites see the
-counts of single cells over all sites; a hub with a site on its side sees them, too.
+Threat model: a hub that lies. It sees the bins, with how many persons each holds, and the finished model, to the digits
+that rows support; never a site's own numbers, never a cell with fewer than `min_bin` persons and, without a budget, no
+total. Sites see the totals over all sites; a hub with a site on its side sees them, too.
 
 Guarantee: SecureSum; DP with `method.dp`, by noise in shares; Aggregate, or DP with all noise added at each site, where
 `secure.sum = "none"`.
@@ -105,10 +105,30 @@ def least_pair(approved: ApprovedPlan) -> int | None:
     return min(found, default=None)
 
 
-def _sealed_rounds(approved: ApprovedPlan) -> tuple[int, ...]:
-    """The rounds whose totals sites alone read: counts of cells, and of the cells of pairs."""
-    chosen = approved.config.pair_round
-    return (0,) if chosen is None else (0, chosen)
+def sealed_rounds(config: Additive) -> Sequence[int]:
+    """The rounds whose totals sites alone read: all but counts of pairs of bins.
+
+    Args:
+        config: The keys of the learner.
+
+    Returns:
+        Numbers of rounds.
+    """
+    pairs = _pair_rounds(config)
+    return [number for number in range(config.totals) if number not in pairs]
+
+
+def told_rounds(config: Additive) -> Sequence[int]:
+    """The rounds after which sites tell the hub something: bins, which pairs of columns have bins, and the model.
+
+    Args:
+        config: The keys of the learner.
+
+    Returns:
+        Numbers of rounds.
+    """
+    chosen = config.pair_round
+    return [0, *([] if chosen is None else [chosen - 1, chosen]), config.totals - 1]
 
 
 def _words(approved: ApprovedPlan) -> str:
@@ -124,14 +144,21 @@ def _words(approved: ApprovedPlan) -> str:
     return f"{cells} a few pairs of columns that form no cycle, which were found by a sum before: {looked}"
 
 
+TELLS = (
+    "the bins of all columns, and of pairs where the plan has some, and how many persons of all sites each holds; "
+    "at the end the model, its values to a quarter of their standard errors"
+)
+"""What sites say of sealed totals, for people."""
+
 TRAINING = CheckedTraining(
     "additive",
     start,
     _totals,
     says=_words,
     pairs=lambda approved: _pair_rounds(approved.config),
-    seals=_sealed_rounds,
-    tells="the bins of all columns, and of pairs where the plan has some, and how many persons of all sites each holds",
+    seals=lambda approved: sealed_rounds(approved.config),
+    told=lambda approved: told_rounds(approved.config),
+    tells=TELLS,
 )
 
 

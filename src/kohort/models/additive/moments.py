@@ -15,18 +15,21 @@ of them tells alone (docs/methods/additive.md says why).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.models.additive.bins import Bins
 from kohort.models.additive.choice import PairChoice
 from kohort.models.additive.design import Design, Whole
+from kohort.models.additive.pairs import MOST_COLUMNS
 
-__all__ = ["CELLS_PER_SUM", "LARGEST", "PairMoments", "acyclic", "rank_curves", "times_counted"]
+__all__ = ["CELLS_PER_SUM", "LARGEST", "PairMoments", "acyclic", "most_sums", "rank_curves", "times_counted"]
 
 DEGREES = 4
 LARGEST = 3.7
@@ -112,6 +115,22 @@ def acyclic(gains: Mapping[tuple[int, int], float]) -> tuple[tuple[int, int], ..
             root[one] = other
             found.append(pair)
     return tuple(sorted(found))
+
+
+def most_sums(bins: Bins, apart: Collection[str], outputs: int) -> int:
+    """How many numbers `PairMoments.counted` has at most, whatever the values are: a hub does not know them.
+
+    Args:
+        bins: The bins of the columns.
+        apart: Columns that are in no pair.
+        outputs: Scores per row.
+
+    Returns:
+        A bound that follows from the bins alone.
+    """
+    sizes = [int(size) for column, size in zip(bins.columns, bins.sizes, strict=True) if column.name not in apart]
+    rooms = [min(DEGREES, one - 1) * min(DEGREES, two - 1) for one, two in combinations([s for s in sizes if s > 1], 2)]
+    return sum(sorted(rooms, reverse=True)[: MOST_COLUMNS * (MOST_COLUMNS - 1) // 2]) * outputs + 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,8 @@
 round before, with a check value that only the sites can make (`kohort.crypto.sums.checked`). Every site verifies it and
 moves its own learner, so a hub cannot choose what rows are seen through. Totals may differ in length from round to
 round. A site that missed rounds is sent their totals. A learner may seal a total: every site adds the same
-pseudo-random numbers, which the hub does not know; sites read the total and tell the hub what follows from it.
+pseudo-random numbers, which the hub does not know; sites read the total and tell the hub what follows from it, after
+every sealed total or after some of them.
 
 Without a budget, totals leave out whole public groups of sites or nobody, and stand in the books of openings. With one,
 every site adds its share of the noise before anything leaves; rounds spend shares of one Gaussian budget, which compose
@@ -72,6 +73,7 @@ class CheckedTraining:
         rounds: The most totals that a plan has.
         says: What a round's total is, for people; by the plan, where it decides.
         seals: The rounds of a plan whose totals are sealed, where sums are secure.
+        told: Those of them after which sites tell the hub something; all where it is not given.
         tells: What sites say of a sealed total, for people.
         pairs: The rounds of a plan whose totals count pairs of categories; a key-holder rounds those.
         own_keys: The learner's own keys in a plan, where they are a part of `[method]`.
@@ -93,6 +95,7 @@ class CheckedTraining:
     rounds: Callable[[ApprovedPlan], int]
     says: str | Callable[[ApprovedPlan], str]
     seals: Callable[[ApprovedPlan], Sequence[int]] = lambda _: ()
+    told: Callable[[ApprovedPlan], Sequence[int]] | None = None
     tells: str = ""
     pairs: Callable[[ApprovedPlan], Sequence[int]] = lambda _: ()
     own_keys: Callable[[ApprovedPlan], Any] = lambda _: None
@@ -369,10 +372,10 @@ class CheckedTraining:
 
     def _telling(self, approved: ApprovedPlan, total: Step) -> list[Step]:
         """What sites are asked about sealed totals; with a budget, none is sealed."""
-        seals = self.seals(approved)
-        if not seals or has_budget(approved):
+        told = (self.told or self.seals)(approved)
+        if not told or has_budget(approved):
             return []
-        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=seals)]
+        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=told)]
 
     def _words(self, approved: ApprovedPlan) -> str:
         says = self.says if isinstance(self.says, str) else self.says(approved)
@@ -381,6 +384,8 @@ class CheckedTraining:
         seals = self.seals(approved) if is_checked(approved) else ()
         if not seals:
             return says
+        if len(seals) == self.rounds(approved):
+            return f"{says}; sites alone can read the totals"
         rounds = ", ".join(str(number + 1) for number in seals[:3])
         more = f", ... {seals[-1] + 1}" if len(seals) > 3 else ""
         return f"{says}; sites alone can read that of round {rounds}{more}"

@@ -129,8 +129,10 @@ class Course(AnnouncedTotals):
         hidden, rounded = seals_next(self.hub.approved, self.learner), rounds_next(self.hub.approved, self.learner)
         total, sites = yield from (self.rounded_total if rounded else ask)(number)
         self.keep(number, total, sites)
-        if hidden:
+        if hidden and self.learner.tells:
             yield from self.listen(number)
+        elif hidden:
+            self.learner = self.learner.unread()
         else:
             behind = SIGNATURE if rounded else CHECKS if is_checked(self.hub.approved) else 0
             numbers = total[: len(total) - behind]

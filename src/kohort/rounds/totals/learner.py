@@ -189,15 +189,18 @@ class Learner(ABC):
 
     @property
     def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
-        """Types and shapes of what `disclosed` gives after the next total, by name; None for an axis of any length."""
+        """Types and shapes of what `disclosed` gives after the next total, by name; None for an axis of any length.
+
+        Nothing where sites tell the hub nothing of a sealed total: `unread` is the hub's learner then.
+        """
         return {}
 
     def disclosed(self) -> StateArrays:
-        """What sites tell the hub of the learner after a sealed total; `informed` makes the same learner of it."""
+        """What sites tell the hub of the learner after a sealed total; `informed` makes the hub's learner of it."""
         raise NotImplementedError("this learner seals no total")
 
     def informed(self, arrays: Mapping[str, NDArray[Any]]) -> Learner:
-        """The learner after a sealed total, by what the sites tell of it.
+        """The hub's learner after a sealed total, by what the sites tell of it.
 
         Args:
             arrays: What `disclosed` returned at the sites; nothing of it can be relied on.
@@ -209,6 +212,10 @@ class Learner(ABC):
             IntegrityError: The arrays do not fit.
         """
         raise NotImplementedError("this learner seals no total")
+
+    def unread(self) -> Learner:
+        """The hub's learner after a sealed total of which sites tell nothing: it knows the length of the next one."""
+        raise NotImplementedError("sites tell of every sealed total of this learner")
 
     @property
     def sensitivity(self) -> float:

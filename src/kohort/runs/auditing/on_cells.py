@@ -36,7 +36,6 @@ __all__ = ["cells_findings", "later_findings"]
 
 PERSONS: Final = 5_000
 """Persons who are asked about on each side, at most."""
-_BY: Final = "hub"
 _FIRST, _LATER = "cells of the first totals", "cells of later totals"
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -72,7 +71,7 @@ def cells_findings(replay: Replay) -> list[Finding]:
         return []
     why = _closed(replay)
     if why:
-        return [not_attacked(ATTACK, "attribute", on=_FIRST, by=_BY, why=why)]
+        return [not_attacked(ATTACK, "attribute", on=_FIRST, by=_by(replay), why=why)]
     asked = _asked(replay)
     opened = [
         cells
@@ -80,7 +79,7 @@ def cells_findings(replay: Replay) -> list[Finding]:
         if (cells := _cells(learner, total, parts)) is not None
     ]
     classes = len(replay.outcome.model.encoder.classes or ())
-    return [cells_finding(opened, asked.truth, classes=classes, on=_FIRST, by=_BY)]
+    return [cells_finding(opened, asked.truth, classes=classes, on=_FIRST, by=_by(replay))]
 
 
 def later_findings(replay: Replay) -> list[Finding]:
@@ -96,14 +95,14 @@ def later_findings(replay: Replay) -> list[Finding]:
         return []
     why = _closed(replay)
     if why:
-        return [not_attacked(LATER, "attribute", on=_LATER, by=_BY, why=why)]
+        return [not_attacked(LATER, "attribute", on=_LATER, by=_by(replay), why=why)]
     asked, classes = _asked(replay), len(replay.outcome.model.encoder.classes or ())
     smallest = SmallestCells.of(asked.truth, classes=classes)
     for learner, total, parts in _totals(replay, asked):
         cells = _cells(learner, total, parts) if _apart(learner) else None
         if cells is not None:
             smallest.take(cells, (_expected(learner, *parts[0]), _expected(learner, *parts[1])))
-    return [smallest.finding(on=_LATER, by=_BY)]
+    return [smallest.finding(on=_LATER, by=_by(replay))]
 
 
 def _asked(replay: Replay) -> _Asked:
@@ -117,6 +116,11 @@ def _asked(replay: Replay) -> _Asked:
     return _Asked(every, members, encode_test_rows(encoder, drawn(outside, PERSONS, random)))
 
 
+def _by(replay: Replay) -> str:
+    """Who reads the totals: sites alone where an additive model is learned over secure sums, else the hub, too."""
+    return "hub and a site" if replay.plan.method == "additive" and replay.plan.config.secure.sum != "none" else "hub"
+
+
 def _closed(replay: Replay) -> str:
     if getattr(replay.plan.config, "dp", None) is not None:
         return "the totals have noise, and their epsilon bounds every attack"
@@ -128,7 +132,10 @@ def _closed(replay: Replay) -> str:
 
 
 def _totals(replay: Replay, asked: _Asked) -> Iterator[tuple[Learner, Whole, list[_Part]]]:
-    """Every total that the hub opens, with the learner before it; members and others have brought theirs up to it."""
+    """Every total that the attacker reads, with the learner before it; members and others have brought theirs up to it.
+
+    Sealed totals of an additive model are read by sites; of a forest, only those that the hub opens are attacked.
+    """
     training = training_of(replay)
     assert training is not None  # noqa: S101 - methods of that name have one
     setting, rounds = setting_of(replay, training)
@@ -138,7 +145,7 @@ def _totals(replay: Replay, asked: _Asked) -> Iterator[tuple[Learner, Whole, lis
         if learner.finished:
             return
         totals = [learner.contribution(rows, memory) for rows, memory in parts]
-        if not learner.sealed:
+        if not learner.sealed or isinstance(learner, ExactLearner):
             yield learner, totals[0], parts[1:]
         learner = learner.after(totals[0], len(replay.population.names))
 

@@ -1,7 +1,8 @@
 """The attack on all totals of an additive model together: what sums over large bins tell of small combinations.
 
-Totals are formed again from the rows of the run by its own learner. Of a sealed total the attack reads what sites tell
-the hub: bins and their counts, and the sums that curves take a step from.
+Totals are formed again from the rows of the run by its own learner. Where sums are secure, sites alone read them: the
+attacker is a hub with a site on its side, and for the hub alone it is said that it has no sums. Where sums are not
+secure, the hub has them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from kohort.tables.persons import persons_of
 
 __all__ = ["linked_findings"]
 
-_ON, _BY = "sums of residuals of all rounds", "hub"
+_ON: Final = "sums of residuals of all rounds"
+_HUB: Final = "hub"
+_BOTH: Final = "hub and a site"
 LEAST: Final = 2
 """A combination that one person holds is small, whatever a plan allows."""
 Floats = NDArray[np.float64]
@@ -45,7 +48,7 @@ Integers = NDArray[np.int64]
 
 @dataclass
 class _Heard:
-    """What the hub has heard so far: sums of a round, and the learner before it."""
+    """What the attacker has heard: sums of a round with the learner before it, and the learner at the end."""
 
     rounds: list[tuple[ExactLearner, Whole]]
     last: ExactLearner
@@ -58,7 +61,7 @@ def linked_findings(replay: Replay) -> list[Finding]:
         replay: The run.
 
     Returns:
-        One finding; none for other methods.
+        A finding per attacker; none for other methods.
     """
     if replay.plan.method != "additive":
         return []
@@ -66,16 +69,27 @@ def linked_findings(replay: Replay) -> list[Finding]:
     rows = encode_rows(encoder, frame.filter(encoder.within(frame)))
     why = _closed(replay, rows)
     if why:
-        return [not_attacked(ATTACK, "reconstruction", on=_ON, by=_BY, why=why)]
+        return [_not_attacked(_HUB, why)]
+    if replay.plan.config.secure.sum == "none":
+        return [_attacked(replay, rows, by=_HUB)]
+    why = "sites alone read the sums; the hub is told bins, their counts and the finished model, with rounded values"
+    return [_not_attacked(_HUB, why), _attacked(replay, rows, by=_BOTH)]
+
+
+def _not_attacked(by: str, why: str) -> Finding:
+    return not_attacked(ATTACK, "reconstruction", on=_ON, by=by, why=why)
+
+
+def _attacked(replay: Replay, rows: Rows, by: str) -> Finding:
     heard = _heard(replay, rows)
     bins = heard.last.known_bins
     sizes = [int(size) for size in bins.alone.sizes]
     if prod(sizes) > MOST:
         why = f"the bins of {len(sizes):,} columns have more than {MOST:,} combinations, which are not solved for here"
-        return [not_attacked(ATTACK, "reconstruction", on=_ON, by=_BY, why=why)]
+        return _not_attacked(by, why)
     follow, chance = _solved(heard, _combinations(bins, sizes), columns=len(sizes))
     least = max(LEAST, heard.last.config.min_bin, heard.last.setting.approved.min_cell)
-    return [linked_finding(follow, chance, _truth(bins, sizes, rows), least=least, on=_ON, by=_BY)]
+    return linked_finding(follow, chance, _truth(bins, sizes, rows), least=least, on=_ON, by=by)
 
 
 def _closed(replay: Replay, rows: Rows) -> str:
@@ -89,7 +103,7 @@ def _closed(replay: Replay, rows: Rows) -> str:
 
 
 def _heard(replay: Replay, rows: Rows) -> _Heard:
-    """Every sum of residuals that the hub gets to know."""
+    """Every sum of residuals."""
     training = training_of(replay)
     assert training is not None  # noqa: S101 - additive has one
     setting, rounds = setting_of(replay, training)
@@ -101,9 +115,8 @@ def _heard(replay: Replay, rows: Rows) -> _Heard:
             break
         total = learner.contribution(rows, memory)
         following = learner.after(total, len(replay.population.names))
-        shown = following.told if learner.sealed else total
         if learner.number > 0 and not learner.pairs:
-            heard.rounds.append((learner, shown))
+            heard.rounds.append((learner, total))
         learner = heard.last = following
     return heard
 
@@ -118,12 +131,12 @@ def _combinations(bins: Bins, sizes: list[int]) -> Integers:
 def _solved(heard: _Heard, places: Integers, *, columns: int) -> tuple[Floats, Floats]:
     """The counts that follow, and those by chance."""
     opened = []
-    for learner, shown in heard.rounds:
+    for learner, total in heard.rounds:
         bins, descent = learner.known_bins, learner.descent
         assert descent is not None  # noqa: S101 - there are bins
         own = Design(places[: len(bins.sizes)].astype(np.int32), bins.total)
         expected = means_of(learner.link, own.scores(descent.w[:-1], descent.w[-1]))
-        sums = shown[: bins.total * learner.outputs].reshape(-1, learner.outputs) / RESIDUAL_STEPS
+        sums = total[: bins.total * learner.outputs].reshape(-1, learner.outputs) / RESIDUAL_STEPS
         opened.append(LinkedSums(sums, expected))
     counts = heard.last.counts
     follow = counts_that_follow(opened, places, counts, columns=columns, step=1.0 / RESIDUAL_STEPS)

@@ -1,0 +1,50 @@
+"""How exactly the values of a finished model are told: no digit that the rows do not support.
+
+A fitted value solves an equation over all rows of its bin. With all its digits, whole numbers that no total shows could
+be solved for: how many rows have which combination of bins. So a value is rounded to a step of at most a quarter of its
+standard error, which adds at most half a percent to its variance, and a standard error is rounded up to one of four
+steps per doubling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from kohort.models.additive.bins import Floats
+
+__all__ = ["rounded_errors", "rounded_values"]
+
+SHARE = 0.25
+"""The largest step, in standard errors."""
+STEPS_PER_DOUBLING = 4
+
+
+def rounded_values(w: Floats, errors: Floats, alike: Iterable[slice] = ()) -> Floats:
+    """Values without the digits that rows do not support.
+
+    Args:
+        w: Values, [bins + 1, outputs].
+        errors: Their standard errors, of the same shape; all above 0.
+        alike: Parts that are rounded to one step, the finest of the part: a curve that rises still rises then.
+
+    Returns:
+        Multiples of a power of two, of which the largest is at most a quarter of the standard error.
+    """
+    steps = np.exp2(np.floor(np.log2(SHARE * errors)))
+    for part in alike:
+        steps[part] = steps[part].min(axis=0)
+    return np.asarray(np.rint(w / steps) * steps)
+
+
+def rounded_errors(errors: Floats) -> Floats:
+    """Standard errors, rounded up: intervals are up to a fifth wider, never narrower.
+
+    Args:
+        errors: Above 0.
+
+    Returns:
+        Powers of two to the quarters.
+    """
+    return np.asarray(np.exp2(np.ceil(STEPS_PER_DOUBLING * np.log2(errors)) / STEPS_PER_DOUBLING))

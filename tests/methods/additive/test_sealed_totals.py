@@ -1,0 +1,147 @@
+"""What a hub learns of training without a budget: bins, pairs and the finished model; sums of residuals are sealed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.methods.additive.test_pairs import fitted, plan, setting, tables
+from tests.runs.auditing.test_on_linked import people
+
+from kohort.crypto.sums.checked import from_residues
+from kohort.evaluate.attacks.linked_totals import LinkedSums, counts_by_chance, counts_that_follow
+from kohort.methods.additive import exact
+from kohort.methods.additive.learner import RESIDUAL_STEPS
+from kohort.methods.additive.method import METHOD, told_rounds
+from kohort.models.additive.model import AdditiveModel, means_of
+from kohort.protocol.wire import decode
+from kohort.rounds.totals.checked_training import CheckedTraining
+from kohort.rounds.totals.course import Course
+from kohort.runs.config import load_plan
+from kohort.runs.run import run
+from kohort.testing import listening
+
+VALUES = 6
+TOLD = {
+    "bins": ["bins", "counts", "target"],
+    "looked": ["length", "looked_at"],
+    "pairs": ["counts", "pairs"],
+    "values": ["errors", "values"],
+}
+
+
+def small_plan(**own: Any) -> Any:
+    """Two columns of six values: so few combinations that sums of known values tell all of them."""
+    values = [f"v{code}" for code in range(VALUES)]
+    data = {
+        "table": "memory", "target": "outcome", "features": "rest", "test": 0.0,
+        "categories": {"c0": values, "c1": values, "outcome": ["o0", "o1"]},
+    }  # fmt: skip
+    policy = {"min_cell": 1, "min_rows": 1}
+    return load_plan({"data": data, "sites": {"count": 3}, "policy": policy, "method": {"name": "additive", **own}})
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, **own: Any) -> tuple[list[tuple[Any, Any]], AdditiveModel]:
+    """The hub's learner before each total and the numbers that it opens, without the check value; and the model."""
+    heard: list[tuple[Any, Any]] = []
+    honest = Course.keep
+
+    def keep(self: Course, number: int, total: Any, sites: Any) -> None:
+        heard.append((self.learner, from_residues(total[:-1]).view(np.int64)))
+        honest(self, number, total, sites)
+
+    monkeypatch.setattr(Course, "keep", keep)
+    model = run(small_plan(pairs=0, **own), seed=0, tables={"": people(2)}).model
+    assert isinstance(model, AdditiveModel)
+    return heard, model
+
+
+def solved(heard: list[tuple[Any, Any]], model: AdditiveModel) -> tuple[float, float]:
+    """The shares of small combinations that the attack on linked totals finds, and that chance finds."""
+    codes = np.indices((VALUES, VALUES)).reshape(2, -1)
+    places = codes + np.asarray([[0], [VALUES]])
+    rounds = []
+    for learner, numbers in heard[1:]:
+        w = learner.descent.w if learner.descent is not None else np.vstack([model.values, model.intercept])
+        expected = means_of("logit", (w[places[0]] + w[places[1]] + w[-1]))
+        rounds.append(LinkedSums(numbers[: 2 * VALUES].reshape(-1, 1) / RESIDUAL_STEPS, expected))
+    follow = counts_that_follow(rounds, places, model.counts, columns=2, step=1.0 / RESIDUAL_STEPS)
+    own = np.stack([people(2)[f"c{column}"].str.slice(1).cast(int).to_numpy() for column in range(2)])
+    truth = np.bincount(np.ravel_multi_index(tuple(own), (VALUES, VALUES)), minlength=VALUES**2)
+    small = (truth > 0) & (truth < 20)
+    found = [np.rint(each) == truth for each in (follow, counts_by_chance(places, model.counts, 2))]
+    return float(found[0][small].mean()), float(found[1][small].mean())
+
+
+def test_no_small_combination_follows_from_what_the_hub_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    share, chance = solved(*opened(monkeypatch))
+    assert share <= max(chance, 0.2)
+
+
+def test_all_would_follow_if_sums_were_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact.ExactLearner, "sealed", property(lambda self: self.number == 0))
+    share, chance = solved(*opened(monkeypatch))
+    assert share == 1.0
+    assert chance < 0.5
+
+
+@pytest.mark.parametrize("scheme", ["masks", "bfv"])
+def test_the_hub_is_told_bins_pairs_and_the_model_and_nothing_else(scheme: str) -> None:
+    with listening() as heard:
+        outcome = fitted(rounds=10, secure={"sum": scheme})
+    told = [(number, sorted(decode(data).arrays)) for _, task, number, data in heard.replies if task == "additive.tell"]
+    assert sorted({number for number, _ in told}) == told_rounds(plan(rounds=10).config)
+    assert {tuple(names) for _, names in told} <= {tuple(names) for names in TOLD.values()}
+    assert outcome.model.weights.tobytes() == fitted(rounds=10).model.weights.tobytes()
+
+
+def test_the_hub_has_no_model_between_the_bins_and_the_last_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, _ = opened(monkeypatch, rounds=6)
+    known = [learner.model is not None for learner, _ in heard]
+    assert known == [False, True, False, False, False, False]  # after the bins, the share of the classes
+
+
+def test_whole_numbers_of_targets_do_not_show_in_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the best values, what is expected of a bin is how many of it have the class: a whole number.
+
+    With all digits that would be an equation about combinations, as exact as the digits.
+    """
+    table = people(2)
+    codes = np.stack([table[f"c{column}"].str.slice(1).cast(int).to_numpy() for column in range(2)])
+    distances = {}
+    monkeypatch.setattr(exact, "CHAIN", 0.0)
+    for name in ("told", "exact"):
+        if name == "exact":
+            monkeypatch.setattr(exact, "rounded_values", lambda w, errors, alike: w)
+        own = {"pairs": 0, "rounds": 80, "ridge": 0.0, "smooth": 0.0}
+        model = run(small_plan(**own), seed=0, tables={"": table}).model
+        assert isinstance(model, AdditiveModel)
+        parts = [model.values[codes[column] + VALUES * column, 0] for column in range(2)]
+        expected = means_of("logit", (sum(parts) + model.intercept[0])[:, None])[:, 0]
+        sums = np.concatenate([np.bincount(own, weights=expected) for own in codes])
+        distances[name] = np.abs(sums - np.rint(sums)).mean()
+    assert distances["exact"] < 1e-3
+    assert distances["told"] > 0.12  # of evenly spread numbers it is 0.25
+
+
+def test_the_contract_lists_what_is_told_and_seals_every_total() -> None:
+    approved = setting(plan(rounds=10), 3)[0].approved
+    steps = {step.task: step for block in METHOD.contract(approved).blocks for step in block}
+    assert list(steps["additive.tell"].rounds) == [0, 4, 5, 9]
+    assert "sites alone can read the totals" in steps["additive.total"].says
+
+
+def test_a_site_that_tells_another_model_is_outvoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, honest = fitted(rounds=3).model, CheckedTraining._tell
+
+    def lying(self: Any, site: Any, request: Any) -> Any:
+        release = honest(self, site, request)
+        if site.name != "s1" or "values" not in release.payload.arrays:
+            return release
+        arrays = {name: 2 * array for name, array in release.payload.arrays.items()}
+        return replace(release, payload=replace(release.payload, arrays=arrays))
+
+    monkeypatch.setattr(CheckedTraining, "_tell", lying)
+    assert run(plan(rounds=3), seed=5, tables=tables()).model.weights.tobytes() == usual.weights.tobytes()
