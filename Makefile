@@ -78,7 +78,7 @@ $(VENV)/.base: $(VENV)/.pip pyproject.toml constraints.txt
 $(VENV)/.%: $(VENV)/.pip pyproject.toml constraints.txt
 	$(PIP) --editable ".[$*]"
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python -c "from kohort.runs.compile import compile_kernels; compile_kernels()"
+	$(BIN)/python -c "from kohort.runs.compile import compile_kernels; compile_kernels(releases=True)"
 	touch $@
 
 # The pip that comes with Python 3.11 takes a minute longer to find out what to install.

@@ -147,6 +147,7 @@ def approve_and_run(walk: Walk) -> None:
         walk.type(walk.at(verify[1], name))
 
 
+@pytest.mark.long
 def test_the_page_is_right_word_for_word(walk: Walk) -> None:
     found_and_join(walk)
     approve_and_run(walk)
@@ -156,6 +157,7 @@ def test_the_page_is_right_word_for_word(walk: Walk) -> None:
     assert "connected; waiting for the hub to run a plan (1 approved plan)" in said
 
 
+@pytest.mark.long
 def test_letters_that_nobody_can_read_end_no_site(walk: Walk) -> None:
     """Over the real SuperLink: no letter, letters under no signature, and letters under a valid one."""
     if "hub.process" not in walk.made.processes:

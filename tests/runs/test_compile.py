@@ -39,3 +39,23 @@ def test_every_method_runs_once_and_those_that_cannot_are_named(monkeypatch: pyt
     assert subject.compile_kernels() == ("partial",)
     assert ran[0] == "fedavg"
     assert sorted(ran) == sorted(methods())
+
+
+def test_makers_of_tables_release_once_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def release(name: str) -> None:
+        made.append(name)
+        if name == "lattice":
+            raise ConfigError("no table")
+
+    monkeypatch.setattr(subject, "ProcessPoolExecutor", _Here)
+    monkeypatch.setattr(subject, "run", lambda plan, **_: None)
+    monkeypatch.setattr(subject, "_release", release)
+    assert subject.compile_kernels(releases=True) == ("release by lattice",)
+    assert made == list(subject.RELEASES)
+
+
+@pytest.mark.parametrize("name", subject.RELEASES)
+def test_what_is_released_to_compile_its_kernels_is_a_release(name: str) -> None:
+    subject._release(name)

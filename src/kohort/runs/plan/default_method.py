@@ -1,6 +1,6 @@
 """The method of a plan that names none, and the settings of one that says nothing about training.
 
-An additive model, over secure sums, is the default: it can be read, its totals show no cell of few persons, and it
+An additive model, over secure sums, is the default: it can be read, the hub sees no cell of few persons, and it
 needs no setting. A plan that says how a network is trained gets federated averaging, which those settings are for.
 """
 
@@ -65,7 +65,7 @@ def default_method(raw: Mapping[str, Any]) -> tuple[str, str]:
     if given - _NO_NETWORK:
         return NETWORKS, ""
     return ADDITIVE, (
-        "method.name is not given: additive, because no key asks for a network; its totals show no cell of few persons"
+        "method.name is not given: additive, because no key asks for a network; the hub sees no cell of few persons"
     )
 
 
