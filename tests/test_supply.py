@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -42,3 +43,25 @@ def test_a_known_vulnerability_is_named(capsys: pytest.CaptureFixture[str]) -> N
     ]
     assert tool("supply").vulnerable(answers) == ["pillow 2.0: CVE-1, CVE-2"]
     assert "2 packages asked, 1 not, 1 with some" in capsys.readouterr().out
+
+
+def test_the_lock_has_the_versions_that_are_tested_and_a_hash_each() -> None:
+    root = TOOLS.parent
+    pinned = dict(
+        line.lower().split("==") for line in (root / "constraints.txt").read_text().splitlines() if "==" in line
+    )
+    pinned = {name.replace("_", "-"): version for name, version in pinned.items()}
+    locked = {}
+    for line in (root / "requirements.lock").read_text().splitlines()[1:]:
+        found = re.fullmatch(r"([^=]+)==(\S+) --hash=sha256:[0-9a-f]{64}", line)
+        assert found is not None, line
+        locked[found[1].replace("_", "-")] = found[2]
+    assert {name: version for name, version in locked.items() if pinned.get(name, version) != version} == {}
+    asked = [re.split(r"[<>=;\[ ]", entry)[0].lower() for entry in tool("lock").needed()]
+    assert [name for name in asked if name not in locked] == []
+
+
+def test_a_line_of_the_lock_is_what_pip_would_install() -> None:
+    file = {"archive_info": {"hashes": {"sha256": "ab"}}}
+    found = {"install": [{"metadata": {"name": "B", "version": "2"}, "download_info": file}]}
+    assert tool("lock").lines(found) == ["b==2 --hash=sha256:ab"]
