@@ -47,7 +47,7 @@ class Outcome:
     """What a run gives back: the model, its measures on test rows, and everything that was disclosed.
 
     `history` has one entry per round: `accuracy` (R2 for a number) and `loss` (log loss, or the mean squared error) on
-    test rows, and what the method reports itself.
+    test rows where the hub knows the model of the round, and what the method reports itself.
     """
 
     plan: Plan
