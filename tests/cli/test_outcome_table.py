@@ -38,3 +38,10 @@ def test_another_recipient_than_the_hub_is_named() -> None:
 def test_what_speaks_of_no_rows_is_named_by_its_task_and_public_facts_are_left_out() -> None:
     assert shown(entry("secure-sum", 0, what="count"), entry("public", 9)) == ["secure-sum: count"]
     assert shown(entry("public", 9)) == ["row counts only"]
+
+
+def test_a_few_bytes_under_a_guarantee_about_rows_are_called_counts() -> None:
+    counts = {**entry("k-anonymous", 22_793), "size": 880}
+    assert shown(counts) == ["counts of k-anonymous rows: from 22,793 rows"]
+    assert shown({**counts, "size": 22_793}) == ["k-anonymous: from 22,793 rows"]
+    assert shown({**entry("aggregate", 22_793), "size": 880}) == ["aggregate: from 22,793 rows"]

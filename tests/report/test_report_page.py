@@ -223,7 +223,7 @@ def test_a_history_of_any_length_is_drawn() -> None:
     long = [{"round": place, "accuracy": 0.5} for place in range(1, 10_001)]
     page = render([finished(history=long), finished("oneshot", history=[])], title="x")
     assert len(page) < 200_000
-    assert "a horizontal line is a run without rounds" in page
+    assert "a horizontal line is a run that was measured at its end alone" in page
 
 
 def test_what_is_no_page_or_no_run_is_refused(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def render(
             failed=[run for run in checked if run.error],
             absent={run.label: _absent_sites(run) for run in finished},
             summaries=_summaries(),
-            kinds=words.kinds_in_order({item.kind for run in finished for item in run.disclosed}),
+            kinds=words.kinds_in_order({item.shown.name for run in finished for item in run.disclosed}),
             bytes_chart=made_chart(
                 charts.bytes_by_kind(finished),
                 alt="Bar chart: megabytes that left the sites in each run, by kind of guarantee.",
@@ -199,7 +199,7 @@ def _script() -> dict[str, Any]:
 
 def _flow(run: Run, *, alone: bool) -> Chart | None:
     """What left as a picture, on the page of one run; several runs have a chart of their own for it."""
-    said = ", ".join(f"{words.kind_named(item.kind).label} to {item.recipient}" for item in run.disclosed)
+    said = ", ".join(f"{item.shown.label} to {item.recipient}" for item in run.disclosed)
     drawn = flow_picture(run) if alone else None
     caption = "What left the sites, by recipient and kind of guarantee; wider arrows carried more bytes (logarithmic)."
     return made_chart(drawn, alt=f"Flow from the sites: {said}.", caption=caption)
