@@ -248,3 +248,12 @@ def test_many_runs_stand_in_several_tables_of_sites() -> None:
     few = render(runs[:9], title="x")
     assert "Sites in runs" not in few
     assert "third quartile" not in few
+
+
+def test_what_a_warning_says_is_not_said_again_as_left_out_and_as_a_note() -> None:
+    said = "71 rows left out: kept at sites"
+    left = [{"what": "rows", "why": "kept at sites", "count": 71}, {"what": "values", "why": "clipped", "count": 2}]
+    text = Reader(render([finished(warnings=[said], notes=[said, "another note"], left_out=left)], title="x")).text
+    assert text.count("kept at sites") == 1
+    assert "Left out: values (2): clipped" in text
+    assert "another note" in text

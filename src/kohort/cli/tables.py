@@ -157,9 +157,9 @@ def audit_lines(found: Mapping[str, Any]) -> list[str]:
     lines += _risk(found.get("risk"))
     made = [one for one in found["findings"] if one["success"] is not None]
     better = sum(one["verdict"] == "better than guessing" for one in made)
-    lines.append(
-        f"{better} of {len(made)} attacks are better than guessing. What none of them finds, others may still find."
-    )
+    found_by = "What none of them finds, others may still find."
+    none = "No attack was made: that is no sign of protection."
+    lines.append(f"{better} of {len(made)} attacks are better than guessing. {found_by}" if made else none)
     return lines
 
 

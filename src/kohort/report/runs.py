@@ -260,6 +260,7 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
 
     Returns:
         The JSON objects as stored, except that `ledger` holds what verifying the ledger found here; None without one.
+        Of several, a folder with a ledger and no run is one that did not finish.
 
     Raises:
         ConfigError: `folder` holds no run or cannot be read.
@@ -272,7 +273,18 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
         raise ConfigError(
             f"{folder} holds no {RUN_FILE}", hint="Give the --out folder of a run, or one that holds several"
         )
-    return [{**_read_run(place), "name": place.name} for place in found]
+    begun = [place for place in _folders_in(folder) if place in found or (place / "ledger").is_dir()]
+    return [{**_read_one_of_several(place), "name": place.name} for place in begun]
+
+
+def _read_one_of_several(place: Path) -> dict[str, Any]:
+    """A run beside others; what is wrong with it is said with its name."""
+    if not _holds_run(place):
+        return {"method": "unknown", "error": f"it did not finish, or its {RUN_FILE} is missing"}
+    try:
+        return _read_run(place)
+    except IntegrityError as error:
+        raise IntegrityError(f"{place.name}: {error.message}", hint=error.hint) from error
 
 
 def read_shared_plan(folder: Path) -> dict[str, Any] | None:

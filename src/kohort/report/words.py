@@ -81,8 +81,8 @@ _KINDS = (
         "value ranges",
         "partial",
         "#a9744f",
-        "The categories, or the smallest and largest value, that occur in a column, without counts: little, but "
-        "derived from private rows.",
+        "The categories, or the smallest and largest value, that occur in a column, without counts: also those that "
+        "one person alone has. The model's file holds them. Declared values and bounds, or a secure count, avoid it.",
     ),
     Kind(
         "k-anonymous",

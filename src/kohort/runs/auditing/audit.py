@@ -229,7 +229,8 @@ def _why_not(replay: Replay, entry: Disclosure) -> str:
         return "its noise bounds every attack: --epsilon tests the noise itself"
     if entry.recipient != "hub":
         return "sealed between peers: what a lying peer reads from it is not attacked here"
-    return "no attack on these numbers is built"
+    clear = "a site's own numbers in clear, which is no protection; no attack on them is built here"
+    return clear if entry.kind == "aggregate" else "no attack on these numbers is built"
 
 
 def _coalitions(replay: Replay) -> list[Finding]:
