@@ -257,3 +257,8 @@ def test_what_a_warning_says_is_not_said_again_as_left_out_and_as_a_note() -> No
     assert text.count("kept at sites") == 1
     assert "Left out: values (2): clipped" in text
     assert "another note" in text
+
+
+def test_the_baseline_of_several_runs_is_said_once() -> None:
+    runs = [finished(name, baselines={"majority": {"accuracy": 0.75}}) for name in ("fedavg", "central", "silo")]
+    assert render(runs, title="x").count("Without a model") == 1
