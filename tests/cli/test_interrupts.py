@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,3 +35,23 @@ def test_calling_the_entry_point_leaves_the_handler_as_it_was(kohort_here) -> No
     before = signal.getsignal(signal.SIGINT)
     assert kohort_here("--version")[0] == 0
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "said"),
+    [
+        (("compare", "{plan}", "--sweep", "train.lr=0.1,0.2", "--out", "{out}"), "runs.compare.compare", "--resume"),
+        (("audit", "{plan}"), "runs.auditing.audit.audit_plan", ""),
+    ],
+)
+def test_an_interrupted_command_says_so(
+    command: tuple[str, ...], place: str, said: str, plan_file: Path, tmp_path: Path, kohort_here: Any, monkeypatch: Any
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"kohort.{place}", interrupted)
+    code, _, told = kohort_here(*(part.format(plan=plan_file, out=tmp_path / "out") for part in command))
+    assert code == 130
+    assert told.splitlines()[-1] == "kohort: interrupted"
+    assert said in told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kohort.cli.tables import outcome_table
+from kohort.cli.tables import audit_lines, outcome_table
 
 
 def entry(kind: str, rows: int, *, to: str = "hub", what: str = "train") -> dict[str, Any]:
@@ -38,3 +38,18 @@ def test_another_recipient_than_the_hub_is_named() -> None:
 def test_what_speaks_of_no_rows_is_named_by_its_task_and_public_facts_are_left_out() -> None:
     assert shown(entry("secure-sum", 0, what="count"), entry("public", 9)) == ["secure-sum: count"]
     assert shown(entry("public", 9)) == ["row counts only"]
+
+
+def test_a_few_bytes_under_a_guarantee_about_rows_are_called_counts() -> None:
+    counts = {**entry("k-anonymous", 22_793), "size": 880}
+    assert shown(counts) == ["counts of k-anonymous rows: from 22,793 rows"]
+    assert shown({**counts, "size": 22_793}) == ["k-anonymous: from 22,793 rows"]
+    assert shown({**entry("aggregate", 22_793), "size": 880}) == ["aggregate: from 22,793 rows"]
+
+
+def test_an_audit_without_an_attack_does_not_sound_like_a_good_result() -> None:
+    found = {"attack": "a", "family": "membership", "on": "x", "by": "hub", "note": "why"}
+    none = audit_lines({"findings": [{**found, "success": None}]})
+    assert none[-1] == "No attack was made: that is no sign of protection."
+    made = audit_lines({"findings": [{**found, "success": 0.5, "verdict": "no better than guessing"}]})
+    assert made[-1].startswith("0 of 1 attacks are better than guessing")

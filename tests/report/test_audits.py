@@ -39,7 +39,7 @@ def test_attacks_stand_on_page_one_beside_a_guess() -> None:
     assert "0.7125" in first
     assert "0.5000" in first
     assert "which no ledger signs" in first
-    assert "the attacks above reach 0.713" in first
+    assert "the audit reaches 0.713" in first
 
 
 def test_what_was_not_attacked_is_told_with_its_reason() -> None:

@@ -223,7 +223,7 @@ def test_a_history_of_any_length_is_drawn() -> None:
     long = [{"round": place, "accuracy": 0.5} for place in range(1, 10_001)]
     page = render([finished(history=long), finished("oneshot", history=[])], title="x")
     assert len(page) < 200_000
-    assert "a horizontal line is a run without rounds" in page
+    assert "a horizontal line is a run that was measured at its end alone" in page
 
 
 def test_what_is_no_page_or_no_run_is_refused(tmp_path: Path) -> None:
@@ -248,3 +248,17 @@ def test_many_runs_stand_in_several_tables_of_sites() -> None:
     few = render(runs[:9], title="x")
     assert "Sites in runs" not in few
     assert "third quartile" not in few
+
+
+def test_what_a_warning_says_is_not_said_again_as_left_out_and_as_a_note() -> None:
+    said = "71 rows left out: kept at sites"
+    left = [{"what": "rows", "why": "kept at sites", "count": 71}, {"what": "values", "why": "clipped", "count": 2}]
+    text = Reader(render([finished(warnings=[said], notes=[said, "another note"], left_out=left)], title="x")).text
+    assert text.count("kept at sites") == 1
+    assert "Left out: values (2): clipped" in text
+    assert "another note" in text
+
+
+def test_the_baseline_of_several_runs_is_said_once() -> None:
+    runs = [finished(name, baselines={"majority": {"accuracy": 0.75}}) for name in ("fedavg", "central", "silo")]
+    assert render(runs, title="x").count("Without a model") == 1

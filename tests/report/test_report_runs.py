@@ -35,6 +35,24 @@ def test_one_run_or_several(tmp_path: Path) -> None:
     assert read_shared_plan(tmp_path) is None
 
 
+def test_a_run_beside_others_that_did_not_finish_is_not_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "b", finished("central"))
+    (tmp_path / "a" / "ledger").mkdir(parents=True)
+    first, second = read_runs(tmp_path)
+    assert (first["name"], second["name"]) == ("a", "b")
+    assert "did not finish" in first["error"]
+    (tmp_path / "b" / "run.json").unlink()
+    with pytest.raises(ConfigError):
+        read_runs(tmp_path)
+
+
+def test_of_several_runs_the_damaged_one_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a", finished())
+    write(tmp_path / "b", "{")
+    with pytest.raises(IntegrityError, match=r"^b: "):
+        read_runs(tmp_path)
+
+
 def test_a_shared_plan_holds_only_what_all_runs_share(tmp_path: Path) -> None:
     for name, rounds in (("a", 3), ("b", 4)):
         folder = write(tmp_path / name, finished())

@@ -281,6 +281,13 @@ def test_strengths_of_methods_are_settings_and_one_that_a_policy_refuses_is_list
         strong_variants(plan, "additve")
 
 
+def test_a_strength_of_the_plans_own_method_leaves_out_keys_that_it_does_not_read(plan: Path) -> None:
+    plan.write_text(plan.read_text().replace("[train]", "[train]\nl2 = 0.001"))
+    clear, _, private = (one.plan for one in strong_variants(plan, "fedavg"))
+    assert clear.ignored == ()
+    assert private.ignored == ("train.l2",)
+
+
 def test_runs_side_by_side_are_those_one_after_the_other(plan: Path, tmp_path: Path) -> None:
     settings = variants_of(plan, [Sweep("policy.min_rows", ("20", "100000"))])
     alone = compare(settings[:1], out=tmp_path / "one")

@@ -108,6 +108,8 @@ def run() -> int:
         words = [word for word in sys.argv[1:] if word != "--debug"]
         code = build(None if _COMPLETES in os.environ else words)(words, standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # typer turns an interrupt into an exit code, and says nothing
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

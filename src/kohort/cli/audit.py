@@ -68,7 +68,8 @@ def audit(
         return
     for note in found.notes:
         say(f"note: {note}")
-    stdout().print(audit_table(told))
+    if any(one["success"] is not None for one in told["findings"]):
+        stdout().print(audit_table(told))
     for line in audit_lines(told):
         stdout().print(line, markup=False)
 

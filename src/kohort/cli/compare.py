@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -93,7 +93,8 @@ def compare(
     if seed:
         raise ConfigError("--seed belongs to --private", hint="Use --seeds, or add --private")
     _ask_first(len(settings) * seeds, yes=yes)
-    result = compare_settings(
+    result = _resumable(
+        compare_settings,
         settings,
         out=out,
         choose=choose,
@@ -117,6 +118,15 @@ def compare(
     for line in _conclusions(result, choose):
         stdout().print(line, markup=False)
     stdout().print(f"Written to {out}. kohort report {out} shows the runs side by side.", markup=False)
+
+
+def _resumable(made: Callable[..., dict[str, Any]], *args: Any, **options: Any) -> dict[str, Any]:
+    """What a comparison gives; an interrupt says how to go on."""
+    try:
+        return made(*args, **options)
+    except KeyboardInterrupt:
+        say("runs that are finished are kept; continue with --resume")
+        raise
 
 
 def _settings(plan: Path, sweep: list[str], strengths: str | None, overrides: list[str]) -> list[Variant]:

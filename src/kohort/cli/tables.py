@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["audit_lines", "audit_table", "outcome_table", "said_beside"]
 
 _CLASSES = (("accuracy", "accuracy"), ("F1", "f1"), ("AUC", "auc"))
+_KINDS_OF_ROWS = ("raw", "k-anonymous", "k-km")
 _NUMBERS = (("R2", "r2"), ("RMSE", "rmse"), ("MAE", "mae"))
 
 
@@ -47,11 +48,17 @@ def outcome_table(runs: Sequence[Mapping[str, Any]], *, attacked: bool = False) 
 def _kinds(entries: Sequence[Mapping[str, Any]]) -> str:
     """The kinds of what left, with who else than the hub got some of it."""
     found = dict.fromkeys(
-        entry["kind"] + ("" if entry["recipient"] == "hub" else f" to {entry['recipient']}")
+        _held(entry) + ("" if entry["recipient"] == "hub" else f" to {entry['recipient']}")
         for entry in entries
         if entry["kind"] != "public"
     )
     return ", ".join(found) or "public facts"
+
+
+def _held(entry: Mapping[str, Any]) -> str:
+    """The kind of a release; less than a byte per row are counts of rows, under the rows' own guarantee."""
+    kind, few = str(entry["kind"]), entry.get("size", entry["rows"]) < entry["rows"]
+    return f"counts of {kind} rows" if few and kind in _KINDS_OF_ROWS else kind
 
 
 def _epsilon(run: Mapping[str, Any]) -> str:
@@ -106,7 +113,7 @@ def _disclosed(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    kind = entry["kind"] if entry["recipient"] == "hub" else f"{entry['kind']} to {entry['recipient']}"
+    kind = _held(entry) if entry["recipient"] == "hub" else f"{_held(entry)} to {entry['recipient']}"
     return f"{kind}: from {entry['rows']:,} rows" if entry["rows"] else f"{kind}: {entry['what']}"
 
 
@@ -150,9 +157,9 @@ def audit_lines(found: Mapping[str, Any]) -> list[str]:
     lines += _risk(found.get("risk"))
     made = [one for one in found["findings"] if one["success"] is not None]
     better = sum(one["verdict"] == "better than guessing" for one in made)
-    lines.append(
-        f"{better} of {len(made)} attacks are better than guessing. What none of them finds, others may still find."
-    )
+    found_by = "What none of them finds, others may still find."
+    none = "No attack was made: that is no sign of protection."
+    lines.append(f"{better} of {len(made)} attacks are better than guessing. {found_by}" if made else none)
     return lines
 
 

@@ -68,6 +68,7 @@ class Step:
         booked: Whether the total of a sum is noted in the book of openings.
         grouped: Whether its totals leave out whole public groups of sites, or nobody.
         per_site: Sites for which the plan has stricter rules, and what the answer may claim there instead.
+        read_by: Who can read it, for people, where that is not what its claims say.
     """
 
     task: str
@@ -86,6 +87,7 @@ class Step:
     booked: bool = False
     grouped: bool = False
     per_site: tuple[tuple[str, tuple[Guarantee, ...]], ...] = ()
+    read_by: str = ""
 
     def allows(self, guarantee: Guarantee, to: str, site: str = "") -> bool:
         """Whether a release with this guarantee may answer the step.

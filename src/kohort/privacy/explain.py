@@ -62,6 +62,8 @@ class ExplainedStep:
     """Whether it is answered once for each secure sum, as the key-holder's steps are."""
     per_site: tuple[tuple[str, tuple[Guarantee, ...]], ...] = ()
     """Sites for which the plan has stricter rules, and what is claimed there instead."""
+    read_by: str = ""
+    """Who can read it, where that is not what its claims say."""
 
     @property
     def often(self) -> str:
@@ -83,6 +85,8 @@ class ExplainedStep:
         """Under which claim, in words; the weakest first. What only serves the protocol needs no words of its own."""
         if self.per_sum and self.sites:
             return f"over at least {self.sites} sites, never a part of it"
+        if self.read_by:
+            return self.read_by
         return "; ".join(
             [
                 _claims_in_words(self.claims, self.to),
@@ -272,6 +276,7 @@ def _explained(step: Step, *, at_most: bool = False) -> ExplainedStep:
         grouped=step.grouped,
         per_sum=step.repeats,
         per_site=step.per_site,
+        read_by=step.read_by,
     )
 
 

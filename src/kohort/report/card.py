@@ -14,6 +14,7 @@ from typing import Any
 from kohort.models.base import Model
 from kohort.models.cluster_names import NoCommonModel
 from kohort.report import words
+from kohort.report.sealed import described
 from kohort.tables.blocks import CategoryBlock, NumberBlock
 
 __all__ = ["model_card"]
@@ -50,7 +51,7 @@ def model_card(model: Model, *, run: Mapping[str, Any], plan: Mapping[str, Any])
         ["## How to use it", "", *_use(model, clusters=bool(run.get("clusters")))],
         ["## What it reads", "", *_columns(model)],
         ["## How it was trained", "", *_training(run, plan)],
-        ["## What left the sites", "", *_disclosed(run)],
+        ["## What left the sites", "", *_disclosed(run, plan)],
         ["## How good it is", "", *_measures(run["metrics"])],
         ["## What it cannot promise", "", *_limits(model, run)],
         ["## Proof", "", *_proof(run)],
@@ -144,14 +145,14 @@ def _training(run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
     return [*_table(("key", "value"), lines), "", f"Ended by: {_text(run['stopped_by'])}."]
 
 
-def _disclosed(run: Mapping[str, Any]) -> list[str]:
-    entries: Sequence[Mapping[str, Any]] = run["disclosed"]
+def _disclosed(run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    entries = described(run["disclosed"], plan)
     rows = [
         (
             _text(item["recipient"]),
             _text(item["what"]),
-            words.kind_named(item["kind"]).label,
-            _code(item["guarantee"]),
+            words.kind_named(_shown(item)).label,
+            item["in_words"] if "shown_as" in item else _code(item["guarantee"]),
             words.count(item["rows"]),
             words.count(item["releases"]),
             words.size(item["size"]),
@@ -159,11 +160,17 @@ def _disclosed(run: Mapping[str, Any]) -> list[str]:
         for item in entries
     ]
     lines = _table(("to", "task", "kind", "guarantee", "rows", "releases", "bytes"), rows)
-    kinds = words.kinds_in_order({item["kind"] for item in entries})
+    kinds = words.kinds_in_order({_shown(item) for item in entries})
     lines += ["", *(f"- **{kind.label}**: {kind.sentence}" for kind in kinds)]
+    if any("shown_as" in item for item in entries):
+        lines.append(f"- **not protected by sealed totals**: {words.SEALED[0].lower()}{words.SEALED[1:]}")
     if run.get("epsilon") is not None:
         lines.append(f"- **privacy budget**: {words.budget(run)}.")
     return lines
+
+
+def _shown(item: Mapping[str, Any]) -> str:
+    return str(item.get("shown_as") or item["kind"])
 
 
 def _measures(metrics: Mapping[str, Any]) -> list[str]:

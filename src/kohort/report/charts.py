@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kohort.report.words import Kind, kind_named, kinds_in_order
+from kohort.report.words import Kind, kinds_in_order
 
 if TYPE_CHECKING:
     import altair as alt
@@ -25,6 +25,7 @@ __all__ = [
     "SERIES",
     "bytes_by_kind",
     "drawn",
+    "is_course",
     "score_by_round",
     "score_by_site",
     "score_distribution",
@@ -36,6 +37,8 @@ SERIES = ("#3b82c4", "#d07a1e", "#2f9e64", "#9a6dd0", "#d6504b", "#1f93a5", "#a9
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 _WIDTH = 936
 """Width of a chart with its labels: the width of the page's column, so that text is not scaled."""
+_ROOM = 14
+"""Left of labels: a page's own font may be wider than the one they were measured in."""
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 _POINTS_PER_LINE = 400
 _BINS = 40
@@ -47,7 +50,7 @@ Rows = list[dict[str, Any]]
 
 
 def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
-    """Score after each round, one line per run; a run without rounds is a horizontal line at its final score.
+    """Score after each round, one line per run; one measured at its end alone is a horizontal line.
 
     Args:
         runs: Runs with comparable scores.
@@ -58,11 +61,8 @@ def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
     lines: Rows = []
     levels: Rows = []
     for run in runs:
-        points = [
-            point for point in run.history if _is_number(point.get("accuracy")) and _is_number(point.get("round"))
-        ]
-        if len(points) > 1:
-            lines += [{"run": run.label, "round": p["round"], "score": p["accuracy"]} for p in _thinned(points)]
+        if is_course(run):
+            lines += [{"run": run.label, "round": p["round"], "score": p["accuracy"]} for p in _thinned(_measured(run))]
         elif _is_number(run.score):
             levels.append({"run": run.label, "score": run.score})
     if not lines:
@@ -95,11 +95,11 @@ def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
 def bytes_by_kind(runs: Sequence[Run]) -> str | None:
     """Megabytes that left the sites in each run, as stacked bars by kind of guarantee."""
     rows = [
-        {"run": run.label, "kind": kind_named(item.kind).label, "size": item.size / 1e6, "rank": rank}
+        {"run": run.label, "kind": item.shown.label, "size": item.size / 1e6, "rank": rank}
         for run in runs
         for rank, item in enumerate(run.disclosed)
     ]
-    kinds = kinds_in_order({item.kind for run in runs for item in run.disclosed})
+    kinds = kinds_in_order({item.shown.name for run in runs for item in run.disclosed})
     return _bars(rows, runs, part="kind", value="size", title="megabytes that left the sites", kinds=kinds)
 
 
@@ -267,7 +267,7 @@ def drawn(chart: Any, *, fit: bool = True) -> str:
             autosize=alt.AutoSizeParams(type="fit-x" if fit else "pad", contains="padding"),
             background="transparent",
             font="sans-serif",
-            padding=2,
+            padding={"left": _ROOM, "top": 2, "right": 2, "bottom": 2},
         )
         .configure_view(stroke=None)
         .configure_axis(
@@ -294,6 +294,15 @@ def drawn(chart: Any, *, fit: bool = True) -> str:
 def _presentational(svg: str) -> str:
     """Without roles of single marks: the figure around a chart says what it shows, and its table has the numbers."""
     return _TAG.sub(lambda tag: _ROLE.sub("", tag[0]), svg)
+
+
+def is_course(run: Run) -> bool:
+    """Whether a line shows how training went: not where a model was measured at its end alone, or at both ends."""
+    return len(_measured(run)) > 2 or len(_measured(run)) == len(run.history) == 2
+
+
+def _measured(run: Run) -> list[dict[str, float | None]]:
+    return [point for point in run.history if _is_number(point.get("accuracy")) and _is_number(point.get("round"))]
 
 
 def _is_number(value: object) -> bool:

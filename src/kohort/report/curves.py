@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 from kohort.errors import ConfigError
 from kohort.models.base import Model
@@ -123,7 +124,9 @@ def _curves_in(folder: Path) -> dict[str, Any] | None:
     from kohort.models.files import load_model
 
     try:
-        return curves_of_model(load_model(folder))
+        with catch_warnings():
+            simplefilter("ignore", UserWarning)  # the ledger's notes say the same, on the page
+            return curves_of_model(load_model(folder))
     except ConfigError:  # no model, or one whose kind is not installed here
         return None
 

@@ -25,7 +25,7 @@ _KEPT: Final = (
     "method", "name", "engine", "sites", "rounds", "stopped_by", "task", "history", "seconds", "bytes", "watt_hours",
     "epsilon", "delta", "unit", "dp", "curves", "ledger_head", "baselines",
 )  # fmt: skip
-_DISCLOSED: Final = ("recipient", "kind", "rows", "what", "releases", "size", "in_words")
+_DISCLOSED: Final = ("recipient", "kind", "rows", "what", "releases", "size", "in_words", "shown_as")
 _ATTACK: Final = ("attack", "family", "on", "by", "measure", "success", "guess", "interval", "verdict")
 _LEDGER: Final = ("lines", "releases", "refusals", "signed_by", "signer", "head")
 _FAILED: Final = "It did not finish. The reason is in the internal edition."

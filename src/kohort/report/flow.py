@@ -29,9 +29,9 @@ def flow_picture(run: Run) -> str | None:
         return None
     recipients = list(dict.fromkeys(item.recipient for item in arrows))
     arrows.sort(key=lambda item: recipients.index(item.recipient))
-    height = _TOP + _STEP * len(arrows) + 12
+    height = _TOP + _STEP * len(arrows) - 22
     most = max(item.size for item in arrows)
-    body = [_box(8, _TOP - 18, _LEFT - 8, height - _TOP + 6, f"{words.count(run.sites)} sites")]
+    body = [_box(8, _TOP - 18, _LEFT - 8, _STEP * len(arrows) - 8, f"{words.count(run.sites)} sites")]
     for recipient in recipients:
         places = [place for place, item in enumerate(arrows) if item.recipient == recipient]
         top = _TOP + _STEP * places[0] - 18
@@ -42,14 +42,15 @@ def flow_picture(run: Run) -> str | None:
 
 def _arrows(disclosed: Sequence[DisclosureRow]) -> list[DisclosureRow]:
     """Releases of one kind to one recipient as one, public facts included."""
-    found: dict[tuple[str, str], DisclosureRow] = {}
+    found: dict[tuple[str, str, str], DisclosureRow] = {}
     for item in disclosed:
-        place = (item.recipient, item.kind)
+        place = (item.recipient, item.kind, item.shown_as)
         known = found.get(place)
         found[place] = DisclosureRow(
             recipient=item.recipient,
             kind=item.kind,
             guarantee="",
+            shown_as=item.shown_as,
             rows=max(item.rows, known.rows if known else 0),
             size=item.size + (known.size if known else 0),
             releases=item.releases + (known.releases if known else 0),
@@ -67,7 +68,7 @@ def _box(x: float, y: float, width: float, height: float, text: str) -> str:
 
 
 def _arrow(item: DisclosureRow, y: float, most: int) -> str:
-    kind = words.kind_named(item.kind)
+    kind = item.shown
     share = math.log1p(item.size) / math.log1p(most) if most else 1.0
     width = _THINNEST + (_WIDEST - _THINNEST) * share
     tip = _RIGHT - 8

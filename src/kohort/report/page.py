@@ -167,8 +167,9 @@ def render(
             finished=finished,
             failed=[run for run in checked if run.error],
             absent={run.label: _absent_sites(run) for run in finished},
+            remarks={run.label: _told_once(run) for run in finished},
             summaries=_summaries(),
-            kinds=words.kinds_in_order({item.kind for run in finished for item in run.disclosed}),
+            kinds=words.kinds_in_order({item.shown.name for run in finished for item in run.disclosed}),
             bytes_chart=made_chart(
                 charts.bytes_by_kind(finished),
                 alt="Bar chart: megabytes that left the sites in each run, by kind of guarantee.",
@@ -199,7 +200,7 @@ def _script() -> dict[str, Any]:
 
 def _flow(run: Run, *, alone: bool) -> Chart | None:
     """What left as a picture, on the page of one run; several runs have a chart of their own for it."""
-    said = ", ".join(f"{words.kind_named(item.kind).label} to {item.recipient}" for item in run.disclosed)
+    said = ", ".join(f"{item.shown.label} to {item.recipient}" for item in run.disclosed)
     drawn = flow_picture(run) if alone else None
     caption = "What left the sites, by recipient and kind of guarantee; wider arrows carried more bytes (logarithmic)."
     return made_chart(drawn, alt=f"Flow from the sites: {said}.", caption=caption)
@@ -247,6 +248,21 @@ def _absent_sites(run: Run) -> list[AbsentSites]:
         AbsentSites(what=what, reason=reason, count=len(names), names=tuple(names[:NAMES_PER_REASON]))
         for (what, reason), names in found.items()
     ]
+
+
+def _told_once(run: Run) -> list[str]:
+    """Warnings, what was left out, and notes; what a warning says already is not said again."""
+    left = [
+        f"Left out: {one.get('what')}{_counted(one.get('count'))}: {one.get('why')}"
+        for one in run.left_out
+        if not any(str(one.get("why")) in warning for warning in run.warnings)
+    ]
+    notes = [note for note in run.notes if note not in run.warnings]
+    return [*(f"Warning: {warning}" for warning in run.warnings), *left, *notes]
+
+
+def _counted(count: object) -> str:
+    return f" ({words.count(count)})" if isinstance(count, int | float) else ""
 
 
 def _lead(runs: Sequence[Run], plan: Mapping[str, Any] | None) -> str:

@@ -25,6 +25,7 @@ from kohort.privacy.ledger.summary import with_ledger_figures
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.report import words
 from kohort.report.measured import Calibration, Groups, Risk
+from kohort.report.sealed import described
 from kohort.report.words import printable
 
 __all__ = [
@@ -63,6 +64,8 @@ class DisclosureRow:
     size: Count = 0
     in_words: str = ""
     """The guarantee as an officer reads it; empty without a ledger."""
+    shown_as: str = ""
+    """The kind that a page shows where the ledger's does not tell it: sealed totals, and what was told of them."""
 
     @property
     def holds_rows(self) -> bool:
@@ -70,9 +73,14 @@ class DisclosureRow:
         return self.kind in _KINDS_OF_ROWS and self.size >= self.rows
 
     @property
+    def shown(self) -> words.Kind:
+        """Its kind, as a page shows it."""
+        return words.kind_named(self.shown_as or self.kind)
+
+    @property
     def label(self) -> str:
-        """What the bytes held, in two or three words."""
-        shown = words.kind_named(self.kind).label
+        """What the bytes held, in a few words."""
+        shown = self.shown.label
         return f"counts of {shown}" if self.kind in _KINDS_OF_ROWS and not self.holds_rows else shown
 
 
@@ -252,6 +260,7 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
 
     Returns:
         The JSON objects as stored, except that `ledger` holds what verifying the ledger found here; None without one.
+        Of several, a folder with a ledger and no run is one that did not finish.
 
     Raises:
         ConfigError: `folder` holds no run or cannot be read.
@@ -264,7 +273,18 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
         raise ConfigError(
             f"{folder} holds no {RUN_FILE}", hint="Give the --out folder of a run, or one that holds several"
         )
-    return [{**_read_run(place), "name": place.name} for place in found]
+    begun = [place for place in _folders_in(folder) if place in found or (place / "ledger").is_dir()]
+    return [{**_read_one_of_several(place), "name": place.name} for place in begun]
+
+
+def _read_one_of_several(place: Path) -> dict[str, Any]:
+    """A run beside others; what is wrong with it is said with its name."""
+    if not _holds_run(place):
+        return {"method": "unknown", "error": f"it did not finish, or its {RUN_FILE} is missing"}
+    try:
+        return _read_run(place)
+    except IntegrityError as error:
+        raise IntegrityError(f"{place.name}: {error.message}", hint=error.hint) from error
 
 
 def read_shared_plan(folder: Path) -> dict[str, Any] | None:
@@ -331,8 +351,11 @@ def _read_run(folder: Path) -> dict[str, Any]:
             f"the ledger in {folder} is not the one {RUN_FILE} names", hint="Compare with the head that was printed"
         )
     checked = {**vars(found), "notes": [*([] if found.pinned else [UNKNOWN_SIGNER]), *found.notes]}
-    figures = with_ledger_figures(raw, folder) if finished else raw
-    return {**figures, "ledger": checked, "curves": None}
+    if not finished:
+        return {**raw, "ledger": checked, "curves": None}
+    figures = with_ledger_figures(raw, folder)
+    plan = _read_object(folder / PLAN_FILE) if (folder / PLAN_FILE).is_file() else None
+    return {**figures, "disclosed": described(figures["disclosed"], plan), "ledger": checked, "curves": None}
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -109,7 +109,11 @@ def _section(runs: tuple[Run, ...], *, is_classifier: bool) -> ResultsSection:
             + ", ".join(f"{run.label} {words.measure(run.score)}" for run in runs)
             + ".",
             caption=f"{score[0].upper()}{score[1:]} after each round"
-            + ("; a horizontal line is a run without rounds." if any(len(run.history) < 2 for run in runs) else "."),
+            + (
+                "; a horizontal line is a run that was measured at its end alone."
+                if any(not charts.is_course(run) for run in runs)
+                else "."
+            ),
         ),
         by_site=made_chart(
             drawing,

@@ -80,17 +80,24 @@ def _scope(run: Run) -> str:
 
 def _headline(private: Sequence[DisclosureRow]) -> str:
     kinds = {item.kind for item in private if item.holds_rows or not item.label.startswith("counts of")}
+    sealed = "The hub reads bins, their counts and the model; sites alone read totals"
     for found, text in (
         ({"raw"}, "Raw rows left the sites"),
         ({"k-anonymous", "k-km"}, "Generalised rows left the sites"),
         (set(_NUMBERS), "Numbers of single sites left them"),
         (set(_SMALL_CELLS), "Only totals can be read, some over few persons"),
         ({"dp"}, "Noisy results left the sites"),
-        ({"secure-sum", "encrypted"}, "Only totals over several sites can be read"),
+        ({"secure-sum", "encrypted"}, sealed if _is_sealed(private) else "Only totals over several sites can be read"),
     ):
         if kinds & found:
             return text
     return "Nothing but public facts left the sites" if not kinds else "See what left below"
+
+
+def _is_sealed(private: Sequence[DisclosureRow]) -> bool:
+    """Whether sites alone read every total."""
+    sums = [item for item in private if item.kind == "secure-sum"]
+    return bool(sums) and all(item.shown_as for item in sums)
 
 
 def _who(run: Run) -> str:
@@ -103,7 +110,9 @@ def _who(run: Run) -> str:
 def _what_left(private: Sequence[DisclosureRow]) -> str:
     if not private:
         return "No release was computed from rows."
-    readable = [item for item in private if item.kind != "encrypted"] or private
+    readable = [
+        item for item in private if item.kind != "encrypted" and item.shown_as != words.SEALED_TOTALS
+    ] or private
     of_rows = [item for item in readable if item.rows] or readable
     least = words.kinds_in_order({item.kind for item in of_rows})[0].name
     worst = [item for item in of_rows if item.kind == least]
@@ -111,7 +120,7 @@ def _what_left(private: Sequence[DisclosureRow]) -> str:
     label = worst[0].label
     behind = f" from {words.count(rows)} rows" if rows else ""
     size = words.size(sum(item.size for item in private))
-    return f"The least protected of it: {label}{behind}, to {to}. All releases together are {size}."
+    return f"The least protected of it: {label}{behind}, to {to}. All that left but public facts is {size}."
 
 
 def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
@@ -124,6 +133,11 @@ def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
         return "Rows that left cannot be called back, and their recipient reads every value."
     if any(item.holds_rows for item in private):
         return "Rows that left cannot be called back; a generalised row still tells what its class has in common."
+    if _is_sealed(private):
+        return (
+            "Shares of single sites reveal nothing. Sites read the totals, which are exact; the hub has the bins, how "
+            "many persons each holds, and the model, whose values are rounded."
+        )
     if any(item.kind == "secure-sum" for item in private):
         return (
             "Shares of single sites reveal nothing; the totals, and the model made of them, are exact, and a cell of a "
@@ -135,7 +149,7 @@ def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
 def _membership(run: Run) -> str:
     if run.membership is None:
         return "Who took part may be inferred from the model; kohort audit measures how well."
-    return f"Who took part may be inferred from the model; the attacks above reach {run.membership:.3f}, a guess 0.5."
+    return f"Who took part may be inferred from the model; the audit reaches {run.membership:.3f}, a guess 0.5."
 
 
 def _unprotected(run: Run, private: Sequence[DisclosureRow]) -> list[str]:
@@ -150,6 +164,14 @@ def _unprotected(run: Run, private: Sequence[DisclosureRow]) -> list[str]:
         found.append(words.NOT_PROTECTED)
     if "secure-sum" in kinds:
         found.append(words.COLLUSION)
+    if any(item.shown_as == words.SEALED_TOTALS for item in private):
+        found.append(words.SEALED)
+    return [*found, *_unproven(run)]
+
+
+def _unproven(run: Run) -> list[str]:
+    """What neither a machine of its own nor a known signer vouches for."""
+    found = []
     if run.engine == "local":
         found.append("Hub and sites ran in one process: a simulation protects nobody by itself.")
     if run.ledger is None:

@@ -10,6 +10,9 @@ from typing import Any
 __all__ = [
     "COLLUSION",
     "NOT_PROTECTED",
+    "SEALED",
+    "SEALED_TOTALS",
+    "TOLD",
     "Kind",
     "bound",
     "budget",
@@ -49,6 +52,14 @@ COLLUSION = (
     "with a key-holder, than the sum was made for."
 )
 """What secure sums leave open."""
+SEALED = (
+    "The rows of all sites against each site: sites read exact totals over all sites, from which counts of few persons "
+    "may follow, and so does a hub with one site on its side; kohort audit tries it."
+)
+"""What totals that sites alone read leave open."""
+SEALED_TOTALS = "sealed totals"
+TOLD = "told of sealed totals"
+"""How a page tells apart what sites alone read and what the hub is told of it; both are secure sums in the ledger."""
 _KINDS = (
     Kind(
         "raw",
@@ -70,8 +81,8 @@ _KINDS = (
         "value ranges",
         "partial",
         "#a9744f",
-        "The categories, or the smallest and largest value, that occur in a column, without counts: little, but "
-        "derived from private rows.",
+        "The categories, or the smallest and largest value, that occur in a column, without counts: also those that "
+        "one person alone has. The model's file holds them. Declared values and bounds, or a secure count, avoid it.",
     ),
     Kind(
         "k-anonymous",
@@ -128,6 +139,22 @@ _KINDS = (
         "#9a6dd0",
         "Masked or encrypted shares that reveal nothing on their own: only the total over the sites can be opened, as "
         "long as not too many of them collude.",
+    ),
+    Kind(
+        SEALED_TOTALS,
+        "sealed shares of a sum",
+        "guarded",
+        "#9a6dd0",
+        "Shares of totals that sites alone can read: the hub adds them up and sees random numbers, unless a site helps "
+        "it. Sites read the totals over all sites, and no other site's own numbers.",
+    ),
+    Kind(
+        TOLD,
+        "bins, counts and model",
+        "guarded",
+        "#c2649a",
+        "What sites tell the hub of sealed totals, the same from every site: the bins of columns, how many persons of "
+        "all sites each holds, never few, and the finished model, its values rounded. There is no noise in it.",
     ),
     Kind(
         "public",

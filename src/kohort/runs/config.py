@@ -427,15 +427,19 @@ def _dealt_sites(sites: Any) -> int | None:
 
 
 def _droppable(raw: Mapping[str, Any], plan: Plan, overrides: Sequence[str], *, drop_overrides: bool) -> frozenset[str]:
-    """The keys of `plan` that are not read because `overrides` chose another method, model kind or split."""
+    """The keys of `plan` that are not read because `overrides` chose another method, model kind or split.
+
+    A sweep over methods (`drop_overrides`) also protects the plan's own method otherwise: all unread keys are left out.
+    """
+    unread = {key for key in plan.unread() if key.partition(".")[0] in _READ_BY_CHOICE}
+    if drop_overrides:
+        return frozenset(unread)
     now = plan.to_mapping()
     chosen = {key for key, usual in _CHOOSERS.items() if _value_of(now, key) != (_value_of(raw, key) or usual)}
     all_sections = chosen & {METHOD_NAME, "model.kind"}  # another model kind may be trained otherwise
     sections = set(_READ_BY_CHOICE) if all_sections else {key.partition(".")[0] for key in chosen}
-    unread = {key for key in plan.unread() if key.partition(".")[0] in _READ_BY_CHOICE}
     set_here = {_two_parts(place_of(override)) for override in overrides}
-    of_file = {key for key in unread - set_here if key.partition(".")[0] in sections}
-    return frozenset(of_file | (unread & set_here if drop_overrides else set()))
+    return frozenset(key for key in unread - set_here if key.partition(".")[0] in sections)
 
 
 def _value_of(raw: Mapping[str, Any], key: str) -> Any:

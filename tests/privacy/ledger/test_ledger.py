@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.ledgers import SITES, Written, open_ledger, record_one, write_small_ledger
 
 from kohort.errors import ConfigError, IntegrityError, ResourceError
-from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, Raw
+from kohort.privacy.guarantee import DP, Aggregate, Guarantee, KAnonymous, Raw, SecureSum
 from kohort.privacy.ledger import receipts as receipts_module
 from kohort.privacy.ledger.ledger import GENESIS, Chain, Ledger, LedgerContext, canonical, quoted
 from kohort.privacy.ledger.receipts import Receipts
@@ -135,6 +135,14 @@ def test_totals_by_site_and_recipient(tmp_path: Path) -> None:
     assert disclosed["hub", "dp"].releases == 2
     assert ("hub", "raw") not in disclosed
     json.dumps([total.to_mapping() for total in totals.values()])
+
+
+def test_rows_of_a_release_in_several_messages_are_those_of_the_message_that_holds_them() -> None:
+    written = open_ledger(None, policy=Policy(), names=("a",))
+    claim = SecureSum(sites=3, threshold=3, colluders=1, opens="hub: the total")
+    for number, rows in enumerate((0, 40, 0)):
+        release(written, written.sites[0].chain, number, b"x", claim, rows)
+    assert [item.rows for item in written.ledger.disclosures()] == [40]
 
 
 def test_disclosures_come_in_the_order_things_left() -> None:

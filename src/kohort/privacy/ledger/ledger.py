@@ -406,5 +406,5 @@ class Ledger:
         elif guarantee.strength < tally.weakest.strength:
             tally.weakest = guarantee
         tally.releases += 1
-        tally.rows_by_site[site] = rows
+        tally.rows_by_site[site] = max(tally.rows_by_site.get(site, 0), rows)
         tally.size += size

@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -360,7 +360,7 @@ class CheckedTraining:
         if is_checked(approved):
             rounded = self.pairs(approved) if rounds_pairs(approved) else ()
             others = [number for number in rounds if number not in rounded] if rounded else rounds
-            steps = sum_steps(approved, self.total, says=self._words(approved), rounds=others)
+            steps = self._read(approved, sum_steps(approved, self.total, says=self._words(approved), rounds=others))
             telling = self._telling(approved, steps[-1])
             if rounded:
                 says = f"counts of pairs of bins; the key-holder rounds those below {approved.min_cell} at random"
@@ -375,7 +375,14 @@ class CheckedTraining:
         told = (self.told or self.seals)(approved)
         if not told or has_budget(approved):
             return []
-        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=told)]
+        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=told, read_by=_TOLD)]
+
+    def _read(self, approved: ApprovedPlan, steps: list[Step]) -> list[Step]:
+        """The steps of a sum, of which is said that sites alone read it, where that holds for all its totals."""
+        sealed = () if has_budget(approved) else self.seals(approved)
+        if not set(steps[-1].rounds) <= set(sealed):
+            return steps
+        return [*steps[:-1], replace(steps[-1], read_by=_SEALED)]
 
     def _words(self, approved: ApprovedPlan) -> str:
         says = self.says if isinstance(self.says, str) else self.says(approved)
@@ -434,6 +441,11 @@ class CheckedTraining:
             yield from course.round(number)
             yield RoundEnd(round=number, rounds=rounds, model=course.learner.model, state=course.state())
         return course.learner
+
+
+_SEALED: Final = "sealed: sites alone can read the totals, or a hub with a site on its side"
+_TOLD: Final = "read as it is, the same from every site: about all sites together"
+"""Who reads sealed totals, and what follows from them."""
 
 
 class _FirstRows(NamedTuple):

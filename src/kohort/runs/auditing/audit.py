@@ -18,6 +18,8 @@ from kohort.evaluate.attacks.finding import FAMILIES, Family, Finding, not_attac
 from kohort.methods.oneshot.paper import SEND_FACTORS
 from kohort.methods.syntactic.exchange import PUBLISH
 from kohort.privacy.ledger.ledger import Disclosure
+from kohort.report.sealed import described
+from kohort.report.words import SEALED_TOTALS, TOLD
 from kohort.runs.auditing.measured import measured
 from kohort.runs.auditing.on_cells import cells_findings, later_findings
 from kohort.runs.auditing.on_classes import classes_findings
@@ -35,6 +37,11 @@ SHADOWS: Final = 64
 """Shadow models of the likelihood ratio, by default."""
 _NOTED: Final = frozenset({SEND_FACTORS.name, PUBLISH.name})
 _ROW_KINDS: Final = frozenset({"raw", "k-anonymous", "k-km"})
+_BY_KIND: Final = {
+    SEALED_TOTALS: "sites alone read these totals; what a hub with a site on its side gets from them is attacked above",
+    TOLD: "bins of several persons, their counts, and the model, which is attacked above",
+}
+"""Why sealed totals, and what sites told of them, are not attacked once more."""
 _BYTES_PER_ROW: Final = 4
 """Less than so many bytes per row cannot hold the rows."""
 
@@ -193,8 +200,10 @@ def _summary(findings: Sequence[Finding], family: Family) -> dict[str, Any] | No
 def _others(replay: Replay) -> list[Finding]:
     """Of every release that no attack read: why. Releases to the same recipient for the same reason are one finding."""
     seen: dict[tuple[str, str], dict[str, None]] = {}
-    for entry in replay.outcome.disclosed:
-        why = _why_not(replay, entry)
+    entries = replay.outcome.disclosed
+    told = described([entry.to_mapping() for entry in entries], replay.plan.to_mapping())
+    for entry, item in zip(entries, told, strict=True):
+        why = _BY_KIND.get(str(item.get("shown_as", ""))) or _why_not(replay, entry)
         if why:
             seen.setdefault((entry.recipient, why), {})[f"{entry.what} ({entry.kind})"] = None
     found = [
@@ -220,7 +229,8 @@ def _why_not(replay: Replay, entry: Disclosure) -> str:
         return "its noise bounds every attack: --epsilon tests the noise itself"
     if entry.recipient != "hub":
         return "sealed between peers: what a lying peer reads from it is not attacked here"
-    return "no attack on these numbers is built"
+    clear = "a site's own numbers in clear, which is no protection; no attack on them is built here"
+    return clear if entry.kind == "aggregate" else "no attack on these numbers is built"
 
 
 def _coalitions(replay: Replay) -> list[Finding]:
@@ -228,9 +238,12 @@ def _coalitions(replay: Replay) -> list[Finding]:
     kinds = {entry.kind for entry in replay.outcome.disclosed}
     if "secure-sum" not in kinds or replay.plan.method == "oneshot":
         return []
+    shown = "what plain averaging shows a hub that follows the protocol. Sites compute the weights"
+    if replay.plan.method in ("additive", "trees"):
+        shown = "counts and sums of one site, by cells. Sites compute the steps"
     why = (
-        "the last site's own totals are the opened ones minus theirs: what plain averaging shows a hub that follows "
-        "the protocol. Sites compute the weights themselves, so it cannot lie about them; not attacked here"
+        f"the last site's own totals are those of all sites minus theirs: {shown} themselves, so the hub cannot lie "
+        "about them; not attacked here"
     )
     found = [_coalition("hub and all sites but one", why)]
     if any(entry.recipient == "key-holder" or "key-holder" in entry.guarantee for entry in replay.outcome.disclosed):

@@ -1,0 +1,96 @@
+"""Totals that sites alone read: what a page says of them is what the hub has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.report.test_report_page import Reader
+from tests.support.run_reports import disclosure, finished
+
+from kohort.methods.additive.method import TRAINING
+from kohort.methods.learners import Learners
+from kohort.methods.trees.method import TRAINING as TREES
+from kohort.report.editions import edited
+from kohort.report.flow import flow_picture
+from kohort.report.page import render
+from kohort.report.runs import check_run
+from kohort.report.sealed import described, sealed_totals
+from kohort.report.verdict import verdict_on
+from kohort.report.words import SEALED, SEALED_TOTALS, TOLD, kind_named
+
+SHARE = "secure-sum(sites=10, threshold=7, colluders=1, opens=hub: the total)"
+
+
+def left(*tasks: str) -> list[dict[str, Any]]:
+    return [disclosure("secure-sum", SHARE, what=task, rows=303, size=4000) for task in tasks]
+
+
+def additive(**more: Any) -> dict[str, Any]:
+    told = described(left(TRAINING.total.name, TRAINING.tell.name), {"method": {"name": "additive"}})
+    return finished("additive", disclosed=[disclosure("public", "public(what=row count)"), *told], **more)
+
+
+def test_the_tasks_of_additive_models_are_known_also_as_the_learner_of_another_method() -> None:
+    for training in (TRAINING, Learners("a-method").trainings["additive"]):
+        found = sealed_totals(left(training.total.name, training.tell.name), None)
+        assert found == {training.total.name}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "plan"),
+    [
+        ((TRAINING.total.name,), None),  # with a budget nothing is sealed, and nothing told
+        ((TREES.total.name, TREES.tell.name), None),  # some totals of forests are sealed, others are not
+        ((TRAINING.total.name, TRAINING.tell.name), {"method": {"metric": "gram"}}),
+        (("silo.additive.total", "silo.additive.tell"), {"method": {"additive": {"metric": "gram"}}}),
+    ],
+)
+def test_totals_that_the_hub_reads_are_not_called_sealed(tasks: tuple[str, ...], plan: dict[str, Any] | None) -> None:
+    assert not sealed_totals(left(*tasks), plan)
+    assert not any("shown_as" in item for item in described(left(*tasks), plan))
+
+
+def test_the_verdict_names_what_the_hub_reads_and_what_sites_read() -> None:
+    told = verdict_on(check_run(additive(), where="a test"))
+    assert told.headline == "The hub reads bins, their counts and the model; sites alone read totals"
+    assert "bins, counts and model from 303 rows, to hub" in told.sentences[1]
+    assert "may be over few persons" not in " ".join(told.sentences)
+    assert SEALED in told.unprotected
+    both = [*described(left("additive.total", "additive.tell"), None), *left("other.sum")]
+    mixed = verdict_on(check_run(finished("x", disclosed=both), where="a test"))
+    assert mixed.headline == "Only totals over several sites can be read"
+    assert SEALED in mixed.unprotected
+
+
+@pytest.mark.parametrize("edition", ["internal", "external"])
+def test_every_edition_tells_sealed_totals_from_what_was_told(edition: Any) -> None:
+    page = Reader(render([additive()], title="x", edition=edition)).text
+    for name in (SEALED_TOTALS, TOLD):
+        assert kind_named(name).label in page
+        assert kind_named(name).sentence in page
+    assert kind_named("secure-sum").sentence not in page
+    assert "the hub can read only the total" not in page
+    shown = {item.get("shown_as") for item in edited(additive(), edition)["disclosed"]}
+    assert shown == {None, SEALED_TOTALS, TOLD}
+
+
+def test_the_picture_has_an_arrow_of_its_own_for_what_the_hub_reads() -> None:
+    picture = flow_picture(check_run(additive(), where="a test")) or ""
+    assert picture.count("<g>") == 3
+    assert kind_named(SEALED_TOTALS).color in picture
+    assert kind_named(TOLD).color in picture
+
+
+@pytest.mark.parametrize(
+    ("rounds", "measured", "drawn"),
+    [(12, (1, 12), False), (2, (1, 2), True), (12, (12,), False), (12, (1, 6, 12), True)],
+)
+def test_a_line_over_rounds_is_drawn_only_where_rounds_were_measured(
+    rounds: int, measured: tuple[int, ...], drawn: bool
+) -> None:
+    history = [{"round": n, **({"accuracy": 0.8} if n in measured else {})} for n in range(1, rounds + 1)]
+    page = render([additive(history=history)], title="x")
+    assert ("after each round" in page) is drawn
+    beside = render([additive(history=history), finished("fedavg")], title="x")
+    assert ("measured at its end alone" in beside) is not drawn
