@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -17,7 +19,7 @@ from kohort.methods import registry
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import KAnonymous
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.runs.demo import MARK, _waited, demo_plan, prepare_folder
+from kohort.runs.demo import MARK, _here_or_there, _Job, _Made, _waited, demo_plan, prepare_folder
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -101,6 +103,35 @@ def test_a_process_that_was_ended_is_an_error_with_a_next_step() -> None:
     future.set_exception(BrokenProcessPool())
     with pytest.raises(ResourceError, match="--jobs 1"):
         _waited(future, lambda _: None)
+
+
+def test_a_run_is_made_here_unless_another_process_has_begun_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = _Made(run={"made": "here"}, audit={})
+    there = _Made(run={"made": "there"}, audit={})
+    monkeypatch.setattr("kohort.runs.demo._make", lambda job, watch: here)
+    job = _Job("fedavg", 1, 0, Path("unused"))
+    waiting: Future[Any] = Future()
+    assert _here_or_there(job, waiting, lambda _: None) is here
+    assert waiting.cancelled()  # nobody else makes it too
+    begun: Future[Any] = Future()
+    begun.set_running_or_notify_cancel()
+    begun.set_result((there, []))
+    assert _here_or_there(job, begun, lambda _: None) is there
+
+
+_KERNELS = """
+from kohort.models.dense import kernel
+from kohort.runs import demo
+demo._compile_kernel()
+before = list(kernel.train_sites.signatures)
+demo.run(demo.demo_plan(demo.find_method("fedavg"), rounds=1), seed=0)
+print(len(before), before == list(kernel.train_sites.signatures))
+"""
+
+
+def test_the_kernel_that_is_compiled_first_is_the_one_that_trains() -> None:
+    done = subprocess.run([sys.executable, "-c", _KERNELS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "True"]
 
 
 def test_a_folder_that_is_not_a_demo_s_is_kept(tmp_path: Path, kohort_here: Call) -> None:

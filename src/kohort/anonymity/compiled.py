@@ -7,48 +7,21 @@ function. So loops compare where they could call min or max, work on int64, and 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numba
 import numpy as np
-from numba.core.caching import FunctionCache
-from numba.core.runtime.nrt import rtsys
 
-__all__ = ["SavedCode", "compiled", "first_call", "inlined", "inner", "zeros"]
+from kohort.saved_code import compile_and_save
 
-
-class SavedCode(FunctionCache):
-    """Numba's cache on disk, read without getting ready to compile.
-
-    Before Numba looks for saved code it loads all it would need to compile (SciPy among it), which takes half a second.
-    Saved code needs the memory manager alone; and what compiles gets ready by itself. Loops that use NumPy's reductions
-    load some of it after all.
-    """
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The saved code for some argument types; None where there is none."""
-        rtsys.initialize(target_context)
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+__all__ = ["compiled", "first_call", "inlined", "inner", "zeros"]
 
 
-def _cached(**options: Any) -> Callable[[Any], Any]:
-    """Compile for the types of each first call, and save the code."""
-
-    def prepare(function: Any) -> Any:
-        made: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
-        if hasattr(made, "py_func"):  # with NUMBA_DISABLE_JIT it is the function itself
-            made._cache = SavedCode(made.py_func)  # type: ignore[no-untyped-call]
-        return made
-
-    return prepare
-
-
-compiled: Any = _cached()
+compiled: Any = compile_and_save()
 # For functions that only compiled ones call: leaving out the way in from Python saves much of their compile time.
-inner: Any = _cached(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner: Any = compile_and_save(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 # For a part of one loop that has a name of its own: put into its caller before types are found, so that it is not
 # compiled by itself. For functions with one caller.

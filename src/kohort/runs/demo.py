@@ -11,17 +11,22 @@ import shutil
 import signal
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from kohort.errors import ConfigError, KohortError, ResourceError
 from kohort.files import disk_errors, write_atomic
 from kohort.methods.registry import Method, find_method, methods
+from kohort.models.dense.network import Network
+from kohort.models.options import Training
+from kohort.models.rows import Rows, stack
 from kohort.report.about import About
 from kohort.report.audits import AUDIT_FILE, with_audits, write_audits
 from kohort.report.curves import read_runs_with_curves
@@ -124,7 +129,8 @@ def run_demo(
         rounds: Rounds of iterative methods.
         seed: Of all runs.
         date: Of the report.
-        jobs: Runs at a time; above 1, each in a process of its own. The runs are the same, told in the same order.
+        jobs: Runs at a time, each in a process of its own, of which this is one. The runs are the same, told in the
+            same order.
         watching: Opens a watcher for each method in turn.
 
     Returns:
@@ -162,24 +168,43 @@ def run_demo(
 
 @contextmanager
 def _begun(wanted: Sequence[_Job], jobs: int) -> Iterator[list[Callable[[Watch], _Made]]]:
-    """For each run, a call that gives what it made: it is made then, or has begun in another process."""
-    if jobs == 1:
+    """For each run, a call that gives what it made: it is made then, or has begun in another process.
+
+    This process makes runs from the beginning of the list on, the others from its end.
+    """
+    others = min(jobs, len(wanted)) - 1
+    if others < 1:
         _compile_kernel()
         yield [partial(_make, job) for job in wanted]
         return
     # Spawned: a fork would take over threads of libraries that do not survive it.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_compile_kernel) as pool:
+    processes = ProcessPoolExecutor(others, mp_context=get_context("spawn"), initializer=_compile_kernel)
+    with processes as pool, ThreadPoolExecutor(others) as threads:
         former = signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is this process's to handle
         try:
-            begun = [pool.submit(_make_unwatched, job) for job in wanted]
+            for _ in range(others):
+                pool.submit(int)  # a process starts with the first thing to do
         finally:
             signal.signal(signal.SIGINT, former)
+        # A thread asks a process for one run at a time, so the runs after it are still to be had.
+        begun = {job: threads.submit(_elsewhere, pool, job) for job in reversed(wanted)}
         try:
-            yield [partial(_waited, future) for future in begun]
+            _compile_kernel()
+            yield [partial(_here_or_there, job, begun[job]) for job in wanted]
         except BaseException:
-            for process in active_children():  # the runs that have not begun end with them
+            threads.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
                 process.terminate()
             raise
+
+
+def _elsewhere(pool: ProcessPoolExecutor, job: _Job) -> tuple[_Made, list[Progress]]:
+    return pool.submit(_make_unwatched, job).result()
+
+
+def _here_or_there(job: _Job, begun: Future[tuple[_Made, list[Progress]]], watch: Watch) -> _Made:
+    """Make a run, unless another process has begun it."""
+    return _make(job, watch) if begun.cancel() else _waited(begun, watch)
 
 
 def _make(job: _Job, watch: Watch) -> _Made:
@@ -255,8 +280,15 @@ def prepare_folder(folder: Path, *, force: bool) -> None:
 
 def _compile_kernel() -> None:
     """Pay for the first compilation of the training kernel now, so that no method's seconds hold it."""
-    with suppress(KohortError):  # whatever it is, the runs will say it
-        run(demo_plan(find_method("fedavg"), rounds=1), seed=0)
+    network = Network(inputs=1, outputs=2)  # kernels are compiled for types of numbers, whatever their count
+    network.fit(
+        np.zeros(network.parameter_count, dtype=np.float32),
+        stack([Rows.of([[0.0]], [0.0])]),
+        training=Training(),
+        keys=np.zeros(1, dtype=np.uint64),
+        round=0,
+        keep_state=False,
+    )
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,34 +9,19 @@ file a cached function is in but not of this one: after a change here, touch `ke
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import numba
 import numpy as np
+
+from kohort.saved_code import compile_and_save
 
 __all__ = ["exp", "fused", "in_order", "shuffled"]
 
 
-def _compiler(*, fastmath: set[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile on the first call, outside the interpreter lock, for any number type."""
-
-    def prepare(function: Callable[..., Any]) -> Callable[..., Any]:
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
-        try:
-            prepared = numba.njit(cache=True, **options)(function)
-        except RuntimeError:
-            # Neither the package nor the user has a folder to cache in: every process compiles for itself.
-            prepared = numba.njit(**options)(function)
-        return cast(Callable[..., Any], prepared)
-
-    return prepare
-
-
 # Sums may be reordered and fused; NaN and infinity keep their meaning (no "nnan", no "ninf").
-fused = _compiler(fastmath={"reassoc", "contract", "nsz"})
+fused: Any = compile_and_save(fastmath={"reassoc", "contract", "nsz"})
 # No reordering: for arithmetic in which the order is the point.
-in_order = _compiler(fastmath={"contract"})
+in_order: Any = compile_and_save(fastmath={"contract"})
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

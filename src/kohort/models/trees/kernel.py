@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from kohort.models.dense.compiled import exp
 from kohort.models.trees.options import LARGEST_GRADIENT, SCALE
+from kohort.saved_code import compile_and_save
 
 __all__ = [
     "add_scores",
@@ -34,7 +34,7 @@ __all__ = [
     "slopes",
 ]
 
-compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+compiled: Any = compile_and_save()
 
 _SCALE = float(SCALE)
 _LARGEST = float(LARGEST_GRADIENT)

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 import numpy as np
-from kohort.anonymity.compiled import compiled
+from kohort.{module} import {name} as compiled
 
 @compiled
 def doubled(values):
@@ -26,9 +28,13 @@ if "more" in sys.argv:
 """
 
 
-def test_saved_loops_are_read_without_getting_ready_to_compile(tmp_path):
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("anonymity.compiled", "compiled"), ("models.dense.compiled", "fused"), ("models.trees.kernel", "compiled")],
+)
+def test_saved_loops_are_read_without_getting_ready_to_compile(tmp_path, module, name):
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(PROGRAM.format(module=module, name=name))
 
     def run(*words):
         environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
@@ -37,3 +43,18 @@ def test_saved_loops_are_read_without_getting_ready_to_compile(tmp_path):
 
     assert run() == ["[0.0, 2.0, 4.0] 0 True"]
     assert run("more") == ["[0.0, 2.0, 4.0] 1 False", "4.0"]
+
+
+def test_a_loop_runs_where_nothing_can_be_saved(monkeypatch):
+    from kohort import saved_code
+
+    def nowhere(function):
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(saved_code, "SavedCode", nowhere)
+
+    @saved_code.compile_and_save()
+    def raised(number):
+        return number + 1
+
+    assert raised(1) == 2

@@ -1,0 +1,53 @@
+"""Compiled loops that are kept on disk, and read from there without getting ready to compile.
+
+Guarantee: a loop that was compiled before for the same types runs as it was compiled. Where no folder can be written
+to, every process compiles for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numba
+from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
+
+__all__ = ["SavedCode", "compile_and_save"]
+
+
+class SavedCode(FunctionCache):
+    """Numba's cache on disk, read without getting ready to compile.
+
+    Before Numba looks for saved code it loads all it would need to compile (SciPy among it), which takes half a second.
+    Saved code needs the memory manager alone; and what compiles gets ready by itself. Loops that use NumPy's reductions
+    load some of it after all.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The saved code for some argument types; None where there is none."""
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+
+
+def compile_and_save(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator that compiles a loop for the types of each first call, and saves the code.
+
+    Args:
+        **options: Of `numba.njit`, beside those that all loops share: outside the interpreter's lock, division as NumPy
+            has it.
+
+    Returns:
+        The decorator.
+    """
+
+    def prepare(function: Callable[..., Any]) -> Any:
+        made: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
+        if hasattr(made, "py_func"):  # with NUMBA_DISABLE_JIT it is the function itself
+            with suppress(RuntimeError):  # neither the package nor the user has a folder to save to
+                made._cache = SavedCode(made.py_func)  # type: ignore[no-untyped-call]
+        return made
+
+    return prepare
