@@ -105,7 +105,7 @@ def test_a_plan_with_a_budget_cannot_ask_for_more_surfaces_than_it_pays_for() ->
 
 
 def test_the_rule_for_grids() -> None:
-    # 2 sqrt(0.15 x 100,000) = 244.9: how much rows alone make the sum of a cell vary, times 2 and the groups of a column
+    # 2 sqrt(0.15 x 100,000) = 244.9; over the groups, twice what rows alone make the sum of a cell vary by
     assert grid_for(100_000, 0.15, 20.0) == 6, "never more"
     assert grid_for(100_000, 0.15, 45.0) == 5
     assert grid_for(100_000, 0.15, 49.1) == 0, "four groups are too few"
