@@ -243,40 +243,84 @@ def test_dp_the_judge(tmp_path: Path) -> None:
     assert_covers(claim["epsilon"], epsilon(1 / mu, steps=1, delta=2 * DELTA + 1e-5))
 
 
-def test_dp_additive_totals(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    frames = {
-        f"site-{number}": pl.DataFrame(
-            {f"x{place}": rng.uniform(-1, 1, 400).round(3) for place in range(FEATURES)}
-            | {"y": rng.choice(["no", "yes"], 400)}
-        )
-        for number in range(SITES)
-    }
-    method = {"name": "additive", "rounds": 3, "dp": {"epsilon": 4.0, "delta": DELTA}, "secure": {"sum": "none"}}
+def additive_rows(*, together: bool) -> dict[str, pl.DataFrame]:
+    """Rows of which no column says the class; with `together`, two columns do."""
+    rng, frames = np.random.default_rng(3), {}
+    for number in range(SITES):
+        x = {f"x{place}": rng.uniform(-1, 1, 400).round(3) for place in range(FEATURES)}
+        drawn = rng.choice(["no", "yes"], 400)
+        y = np.where(x["x0"] * x["x1"] > 0, "yes", "no") if together else drawn
+        frames[f"site-{number}"] = pl.DataFrame(x | {"y": y})
+    return frames
 
-    def noisy(number: int | None, name: str, given: dict[str, pl.DataFrame] = frames) -> Any:
-        """A run with large noise in one round: what follows from it differs, so only that round is compared."""
-        return carried(
-            method, lambda draw: LARGE if draw // SITES == number else SMALL, tmp_path / name, site_tables=given
-        )
 
-    small = noisy(None, "small")
+def additive_noises(method: dict[str, Any], frames: dict[str, pl.DataFrame], folder: Path) -> tuple[Any, list[float]]:
+    """A run with small noise, and the scale of the noise of every round.
+
+    Large noise is in one round at a time: what follows from it differs, so only that round is compared.
+    """
+
+    def noisy(number: int | None) -> Any:
+        words = lambda draw: LARGE if draw // SITES == number else SMALL  # noqa: E731 - it is used once
+        return carried(method, words, folder / f"large-{number}", site_tables=frames)
+
+    small, scales = noisy(None), []
     task = next(name for name in small.left if name.startswith("additive"))
-    precision = 0.0
-    for number in range(3):
-        large = noisy(number, f"large-{number}")
-        sent = [wire.left[task]["site-0", number].arrays["numbers"].astype(float) for wire in (large, small)]
+    for number in range(method["rounds"]):
+        sent = [wire.left[task]["site-0", number].arrays["numbers"].astype(float) for wire in (noisy(number), small)]
         known = normals(len(sent[0]))
-        scale = float((sent[0] - sent[1]) @ known / (known @ known))
-        assert sent[0] - sent[1] == pytest.approx(scale * known, abs=1.0)  # rounded to the grid
-        # A row is in one cell of every column and in one of the target; later in one bin of every column.
-        bound = COUNT_GRID * sqrt(FEATURES + 1) if number == 0 else RESIDUAL_GRID * CUT * sqrt(FEATURES)
-        precision += (bound / scale) ** 2
-    fewer = noisy(None, "fewer", frames | {"site-0": frames["site-0"].head(399)})
-    sent = [wire.left[task]["site-0", 0].arrays["numbers"].astype(float) for wire in (fewer, small)]
+        scales.append(float((sent[0] - sent[1]) @ known / (known @ known)))
+        assert sent[0] - sent[1] == pytest.approx(scales[-1] * known, abs=1.0)  # rounded to the grid
+    return small, scales
+
+
+def test_dp_additive_totals(tmp_path: Path) -> None:
+    frames = additive_rows(together=False)
+    method = {"name": "additive", "rounds": 3, "dp": {"epsilon": 4.0, "delta": DELTA}, "secure": {"sum": "none"}}
+    small, scales = additive_noises(method, frames, tmp_path)
+    # A row is in one cell of every column and in one of the target; later in one bin of every column.
+    bounds = [COUNT_GRID * sqrt(FEATURES + 1), *[RESIDUAL_GRID * CUT * sqrt(FEATURES)] * 2]
+    precision = sum((bound / scale) ** 2 for bound, scale in zip(bounds, scales, strict=True))
+    fewer = frames | {"site-0": frames["site-0"].head(399)}
+    other = carried(method, SMALL, tmp_path / "fewer", site_tables=fewer)
+    task = next(name for name in small.left if name.startswith("additive"))
+    sent = [wire.left[task]["site-0", 0].arrays["numbers"].astype(float) for wire in (other, small)]
     assert np.linalg.norm(sent[0] - sent[1]) == pytest.approx(COUNT_GRID * sqrt(FEATURES + 1))
     claim = next(line["guarantee"] for line in small.ledger if line.get("what") == "dp.reserve")
     assert_covers(claim["epsilon"], epsilon(1 / sqrt(precision), steps=1))
+
+
+def test_dp_additive_totals_with_surfaces(tmp_path: Path) -> None:
+    """One total is about all pairs of columns, too, and later ones about the pairs that act together."""
+    method = {"name": "additive", "rounds": 11, "dp": {"epsilon": 40.0, "delta": DELTA}, "secure": {"sum": "none"}}
+    small, scales = additive_noises(method, additive_rows(together=True), tmp_path)
+    pairs, surfaces = FEATURES * (FEATURES - 1) // 2, len(small.outcome.model.bins.pairs)
+    assert surfaces >= 1
+    # A row is in one bin of every column and in one cell of every pair, where it is counted once, at a fifth.
+    alone, looking = CUT * sqrt(FEATURES), sqrt(CUT**2 * (FEATURES + pairs) + pairs * 0.2**2)
+    residuals = [*[alone] * 3, looking, *[CUT * sqrt(FEATURES + surfaces)] * 6]
+    bounds = [COUNT_GRID * sqrt(FEATURES + 1), *(RESIDUAL_GRID * bound for bound in residuals)]
+    spent = [(bound / scale) ** 2 for bound, scale in zip(bounds, scales, strict=True)]
+    assert spent[1:] == pytest.approx([spent[1]] * 10, rel=1e-3), "sums of residuals have equal parts"
+    claim = next(line["guarantee"] for line in small.ledger if line.get("what") == "dp.reserve")
+    assert_covers(claim["epsilon"], epsilon(1 / sqrt(sum(spent)), steps=1))
+
+
+def test_dp_additive_rows_meet_the_bound_of_pairs(tmp_path: Path) -> None:
+    """A site with equal rows is counted in one cell of every pair, so many times as one row would be."""
+    frames, copies = additive_rows(together=True), 12
+    frames["site-0"] = pl.DataFrame({f"x{place}": [0.9] * copies for place in range(FEATURES)} | {"y": ["no"] * copies})
+    method = {"name": "additive", "rounds": 11, "dp": {"epsilon": 40.0, "delta": DELTA}, "secure": {"sum": "none"}}
+    wire = carried(method, SMALL, tmp_path / "pairs", site_tables=frames)
+    task = next(name for name in wire.left if name.startswith("additive"))
+    sent = wire.left[task]["site-0", 4].arrays["numbers"].astype(float)
+    known, pairs = known_normals(SMALL, len(sent)), FEATURES * (FEATURES - 1) // 2
+    numbers = (sent - float(np.median(sent / known)) * known) / copies / RESIDUAL_GRID
+    filled = np.abs(numbers[np.abs(numbers) > 1e-3])  # a bin per column; of a pair one count and one sum
+    assert len(filled) == FEATURES + 2 * pairs
+    residual = filled[0]
+    assert residual <= CUT * (1 + 1e-6)
+    assert np.sort(filled) == pytest.approx(np.sort([0.2] * pairs + [residual] * (FEATURES + pairs)), rel=1e-3)
 
 
 COUNT_GRID, RESIDUAL_GRID = 2.0**10, 2.0**28
@@ -297,7 +341,8 @@ def test_dp_additive_residuals_are_cut(tmp_path: Path) -> None:
     }
     copies = 12
     alone = pl.DataFrame({f"x{place}": [0.9] * copies for place in range(FEATURES)} | {"y": ["no"] * copies})
-    method = {"name": "additive", "rounds": 11, "dp": {"epsilon": 40.0, "delta": DELTA}, "secure": {"sum": "none"}}
+    dp = {"epsilon": 40.0, "delta": DELTA}
+    method = {"name": "additive", "rounds": 11, "pairs": 0, "dp": dp, "secure": {"sum": "none"}}  # curves alone
     wire = carried(method, SMALL, tmp_path / "cut", site_tables={"site-0": alone, **frames})
     task = next(name for name in wire.left if name.startswith("additive"))
     moved = []

@@ -108,7 +108,7 @@ class Learners:
                 lambda approved: _additive(approved).totals,
                 says="persons per fine cell of each column at first, then how far the model is off in each bin",
                 seals=lambda approved: range(_additive(approved).totals),
-                told=lambda approved: (0, _additive(approved).totals - 1),
+                discloses=lambda approved: (0, _additive(approved).totals - 1),
                 tells="the bins of all columns, how many persons of all sites each holds, and at the end the model",
                 own_keys=_additive,
                 units=GRID,

@@ -427,10 +427,7 @@ def _dealt_sites(sites: Any) -> int | None:
 
 
 def _droppable(raw: Mapping[str, Any], plan: Plan, overrides: Sequence[str], *, drop_overrides: bool) -> frozenset[str]:
-    """The keys of `plan` that are not read because `overrides` chose another method, model kind or split.
-
-    A sweep over methods (`drop_overrides`) also protects the plan's own method otherwise: all unread keys are left out.
-    """
+    """The unread keys of `plan` where `overrides` chose another method, model kind or split; all with `drop_overrides`."""
     unread = {key for key in plan.unread() if key.partition(".")[0] in _READ_BY_CHOICE}
     if drop_overrides:
         return frozenset(unread)

@@ -14,7 +14,7 @@ from kohort.crypto.sums.checked import from_residues
 from kohort.evaluate.attacks.linked_totals import LinkedSums, counts_by_chance, counts_that_follow
 from kohort.methods.additive import exact
 from kohort.methods.additive.learner import RESIDUAL_STEPS
-from kohort.methods.additive.method import METHOD, told_rounds
+from kohort.methods.additive.method import METHOD, disclosing_rounds
 from kohort.models.additive.model import AdditiveModel, means_of
 from kohort.protocol.wire import decode
 from kohort.rounds.totals.checked_training import CheckedTraining
@@ -92,7 +92,7 @@ def test_the_hub_is_told_bins_pairs_and_the_model_and_nothing_else(scheme: str) 
     with listening() as heard:
         outcome = fitted(rounds=10, secure={"sum": scheme})
     told = [(number, sorted(decode(data).arrays)) for _, task, number, data in heard.replies if task == "additive.tell"]
-    assert sorted({number for number, _ in told}) == told_rounds(plan(rounds=10).config)
+    assert sorted({number for number, _ in told}) == disclosing_rounds(plan(rounds=10).config)
     assert {tuple(names) for _, names in told} <= {tuple(names) for names in TOLD.values()}
     assert outcome.model.weights.tobytes() == fitted(rounds=10).model.weights.tobytes()
 

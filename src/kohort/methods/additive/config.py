@@ -37,7 +37,7 @@ class Additive:
     """Pairs of columns with a surface of their own, found after half of the totals; monotone columns are in none. Those
     that pay and form no cycle (`acyclic`; none with more than two classes), or so many of all. By default `acyclic`
     where sums are secure, there are ten totals or more and bins hold at least the ten persons that policies ask for,
-    and 0 with a budget and `metric = "gram"`."""
+    and 0 with `metric = "gram"`. With a budget 0, or by default as many as the budget pays for."""
     ridge: Annotated[float, Ge(0)] = 1.0
     """Pull of every value towards 0, in rows. Not read with a budget."""
     smooth: Annotated[float, Ge(0)] | None = None
@@ -77,6 +77,15 @@ class Additive:
         if self.surfaces == "acyclic":
             return self.totals * 7 // 12  # curves that are almost fitted say more clearly what is left for pairs
         return self.totals // 2 if self.surfaces else None
+
+    @property
+    def noisy_pair_round(self) -> int | None:
+        """With a budget, the total from which pairs of columns are chosen if the budget pays for them; None for none.
+
+        Few rows or a small epsilon pay for none: `kohort.models.additive.noisy_pairs.grid_for` decides.
+        """
+        asked = self.dp is not None and self.pairs is None and self.totals >= LEAST_TOTALS
+        return self.totals * 4 // 11 if asked else None
 
     @property
     def surfaces(self) -> int | str:

@@ -12,7 +12,8 @@ Guarantee: SecureSum; DP with `method.dp`, by noise in shares; Aggregate, or DP 
 `secure.sum = "none"`.
 
 Pairs of columns with a surface of their own are found from sums over all rows; the chosen ones form no cycle, and only
-their cells are counted, sealed like those of columns.
+their cells are counted, sealed like those of columns. With a budget, noisy sums over cells of all pairs say which get a
+surface, where the budget is large enough for the table.
 
 Sharp edges: a bin that holds enough persons may hold few of one class; totals without a budget say so of bins, not of
 persons. Numbers outside their bounds count at the ends.
@@ -118,7 +119,7 @@ def sealed_rounds(config: Additive) -> Sequence[int]:
     return [number for number in range(config.totals) if number not in pairs]
 
 
-def told_rounds(config: Additive) -> Sequence[int]:
+def disclosing_rounds(config: Additive) -> Sequence[int]:
     """The rounds after which sites tell the hub something: bins, which pairs of columns have bins, and the model.
 
     Args:
@@ -135,6 +136,8 @@ def _words(approved: ApprovedPlan) -> str:
     """What the totals are, for people."""
     says = "persons per fine cell of each column at first, then how far the model is off in each bin"
     config: Additive = approved.config
+    if config.noisy_pair_round is not None:
+        return f"{says}, and in cells of pairs of columns where the budget pays for them"
     if config.pair_round is None:
         return says
     cells = f"{says}; once persons, and how far it is off, per cell of"
@@ -157,7 +160,7 @@ TRAINING = CheckedTraining(
     says=_words,
     pairs=lambda approved: _pair_rounds(approved.config),
     seals=lambda approved: sealed_rounds(approved.config),
-    told=lambda approved: told_rounds(approved.config),
+    discloses=lambda approved: disclosing_rounds(approved.config),
     tells=TELLS,
 )
 

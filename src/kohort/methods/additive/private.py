@@ -1,4 +1,8 @@
-"""Additive models with a budget: noisy counts of cells, then damped steps on noisy sums of residuals."""
+"""Additive models with a budget: noisy counts of cells, then damped steps on noisy sums of residuals.
+
+Where the budget is large for the table, one of these totals also holds noisy sums over pairs of columns. Pairs that act
+together get a surface, whose cells are bins of all later totals. All of it is one Gaussian mechanism.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import RefusedError
+from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.additive.learner import RESIDUAL_STEPS, AdditiveLearner
 from kohort.models.additive.bins import Bins, Floats
 from kohort.models.additive.categories import NOISES_PER_BIN
 from kohort.models.additive.cells import columns_of
+from kohort.models.additive.choice import PairChoice
+from kohort.models.additive.design import Design
 from kohort.models.additive.model import AdditiveModel
-from kohort.models.additive.noisy import bins_of_noisy, noisy_step
+from kohort.models.additive.noisy import CURVATURE, bins_of_noisy, noisy_step
+from kohort.models.additive.noisy_pairs import COUNT_WEIGHT, NoisyPairs, grid_for
+from kohort.models.additive.pairs import Pair
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.learner import Memory, Whole, per_row
@@ -52,8 +60,10 @@ class PrivateLearner(AdditiveLearner):
 
     @property
     def length(self) -> int:
-        """Cells and numbers about the target, then residuals per bin."""
-        return self.fine + self.targets if self.number == 0 else self.known_bins.total * self.outputs
+        """Cells and numbers about the target, then residuals per bin; once cells of pairs, too."""
+        if self.number == 0:
+            return self.fine + self.targets
+        return self.known_bins.total * self.outputs + (0 if self.looking is None else self.looking.length)
 
     @property
     def share(self) -> float:
@@ -70,11 +80,32 @@ class PrivateLearner(AdditiveLearner):
 
     @property
     def sensitivity(self) -> float:
-        """A row is in one cell or bin of every column."""
+        """A row is in one cell or bin of every column and pair."""
         columns = len(self.columns)
         if self.number == 0:
             return COUNT_STEPS * sqrt(columns + (1 if self.classes else 2))
-        return RESIDUAL_STEPS * self._bound * sqrt(columns)
+        if self.looking is not None:
+            return self._looking_sensitivity(len(self.looking.choice.candidates))
+        return RESIDUAL_STEPS * self._bound * sqrt(columns + len(self.known_bins.pairs))
+
+    def _looking_sensitivity(self, pairs: int) -> float:
+        """Of a total that also counts the cells of so many pairs, and sums their residuals."""
+        counted = pairs * COUNT_WEIGHT**2
+        return RESIDUAL_STEPS * sqrt(self._bound**2 * (len(self.columns) + pairs) + counted)
+
+    @cached_property
+    def looking(self) -> NoisyPairs | None:
+        """The pairs of columns that the next total is also about; None for none.
+
+        Public facts decide it: the budget, how many columns and noisy rows there are.
+        """
+        if self.number != self.config.noisy_pair_round or self.link != "logit" or self.setting.units != 1:
+            return None
+        choice = PairChoice(self.known_bins, self.counts, self.w[:-1], 1.0, self.config.monotone)
+        sensitivity = self._looking_sensitivity(len(choice.candidates))
+        noise = self.setting.deviation(sensitivity, self.share) * sqrt(self.setting.members) / RESIDUAL_STEPS
+        grid = grid_for(choice.rows, CURVATURE[self.link], noise)
+        return NoisyPairs(replace(choice, grid=grid)) if grid and choice.candidates else None
 
     def contribution(self, rows: Rows, memory: Memory) -> Whole:
         """Counts, or sums of residuals clipped to the bound."""
@@ -84,18 +115,40 @@ class PrivateLearner(AdditiveLearner):
         residuals, _ = self._residuals(rows, memory, self.w)
         norms = np.sqrt(np.square(residuals).sum(axis=1, keepdims=True))
         bounded = residuals * np.minimum(1.0, self._bound / np.maximum(norms, 1e-300))
-        return self._design(rows, memory).summed(per_row(bounded, RESIDUAL_STEPS)).ravel()
+        design, units = self._design(rows, memory), per_row(bounded, RESIDUAL_STEPS)
+        sums = design.summed(units).ravel()
+        if self.looking is None:
+            return sums
+        memory.forget(Design)  # the next total may have bins of pairs
+        return np.concatenate([sums, self.looking.counted(design, units[:, 0], int(COUNT_WEIGHT * RESIDUAL_STEPS))])
 
     def _noise(self, sites: int, unit: float) -> float:
         """The standard deviation of the noise on each number of the next total."""
         return self.setting.deviation(self.sensitivity, self.share) * sqrt(sites) / unit
 
     def after(self, total: Whole, sites: int) -> PrivateLearner:
-        """Make bins of the noisy counts; afterwards, take a damped step."""
+        """Make bins of the noisy counts; afterwards, take a damped step, and once choose pairs of columns."""
         if self.number == 0:
             return self._counted_cells(total, self._noise(sites, COUNT_STEPS))
-        gradient = (total / RESIDUAL_STEPS).reshape(-1, self.outputs)
-        noise, mu = self._noise(sites, RESIDUAL_STEPS), 1.0 / self.setting.sigma
+        own, noise = self.known_bins.total * self.outputs, self._noise(sites, RESIDUAL_STEPS)
+        moved = self._moved((total[:own] / RESIDUAL_STEPS).reshape(-1, self.outputs), noise)
+        if self.looking is None:
+            return moved
+        pairs, counts = self.looking.chosen(total[own:] / RESIDUAL_STEPS, noise=noise, curvature=CURVATURE[self.link])
+        return moved._with_pairs(pairs, counts)
+
+    def _with_pairs(self, pairs: tuple[Pair, ...], counts: Floats) -> PrivateLearner:
+        """The learner with surfaces, which begin at 0."""
+        place = self.known_bins.total
+        w, before, mean = (
+            np.insert(values, [place] * len(counts), 0.0, axis=0) for values in (self.w, self.before, self.mean)
+        )
+        bins = Bins(self.columns, self.known_bins.of_cell, pairs)
+        return replace(self, bins=bins, counts=np.append(self.counts, counts), w=w, before=before, mean=mean)
+
+    def _moved(self, gradient: Floats, noise: float) -> PrivateLearner:
+        """The learner after a damped step from noisy sums of residuals."""
+        mu = 1.0 / self.setting.sigma
         w = noisy_step(self.known_bins, self.counts, self.w, self.before, gradient, link=self.link, noise=noise, mu=mu)
         w = self._constrained(w)
         late = self.number > (self.config.totals - 1) // 2
@@ -138,19 +191,21 @@ class PrivateLearner(AdditiveLearner):
         return None if self.bins is None else self._model(self.mean, np.zeros((0, 0)))
 
     def checkpoint(self) -> StateArrays:
-        """Bins, counts, values and their mean."""
+        """Bins of columns and pairs, counts, values and their mean."""
         numbers = np.asarray([self.number, self.averaged, self.cut])
         if self.bins is None:
             return {"numbers": numbers}
         kept = {name: getattr(self, name) for name in _KEPT}
-        return {"numbers": numbers, "bins": self.bins.flat(), **kept}
+        return {"numbers": numbers, "bins": self.bins.flat(), "pairs": self.bins.flat_pairs(), **kept}
 
     def restored(self, arrays: Mapping[str, NDArray[Any]]) -> PrivateLearner:
         """The inverse of `checkpoint`."""
         if "bins" not in arrays:
             return self
+        if "pairs" not in arrays:
+            raise IntegrityError("an earlier version of kohort began this training", hint="Run the plan again")
         number, averaged = (int(entry) for entry in arrays["numbers"][:2])
-        bins = Bins.of_flat(self.columns, arrays["bins"])
+        bins = Bins.of_flat(self.columns, arrays["bins"], arrays["pairs"])
         counts, w, before, mean = (arrays[name].copy() for name in _KEPT)
         made = replace(self, number=number, averaged=averaged, bins=bins, counts=counts, w=w, before=before, mean=mean)
         return replace(made, cut=float(arrays["numbers"][2]))

@@ -44,6 +44,8 @@ class PairChoice:
     """Columns that are in no pair."""
     among: tuple[tuple[int, int], ...] | None = None
     """The pairs that are looked at, where it is known which; None for all pairs of the columns that matter most."""
+    grid: int | None = None
+    """Most groups of a column; None for as many as `least` allows."""
 
     @property
     def outputs(self) -> int:
@@ -82,7 +84,7 @@ class PairChoice:
 
     @property
     def _most(self) -> int:
-        return groups_for(self.rows, self.least)
+        return groups_for(self.rows, self.least) if self.grid is None else self.grid
 
     @cached_property
     def groups(self) -> dict[int, Groups]:
@@ -109,14 +111,15 @@ class PairChoice:
         spread = (held[:, None] * values * values).sum(axis=0)
         return [int(place) for place in np.argsort(values[:, int(spread.argmax())], kind="stable")]
 
-    def _shape(self, pair: tuple[int, int]) -> tuple[int, int]:
+    def shape(self, pair: tuple[int, int]) -> tuple[int, int]:
+        """How many groups the two columns of a candidate have."""
         left, right = pair
         return int(self.groups[left].max()) + 1, int(self.groups[right].max()) + 1
 
     @property
     def sizes(self) -> list[int]:
         """Cells of every candidate."""
-        return [high * wide for high, wide in map(self._shape, self.candidates)]
+        return [high * wide for high, wide in map(self.shape, self.candidates)]
 
     @property
     def length(self) -> int:
@@ -142,7 +145,7 @@ class PairChoice:
         }
         parts = [np.empty(0)]
         for left, right in self.candidates:
-            high, wide = self._shape((left, right))
+            high, wide = self.shape((left, right))
             cells = own[left].astype(np.int64) * wide + own[right]
             for weight in numbers.T:
                 parts.append(np.bincount(cells, weights=weight, minlength=high * wide).astype(np.float64))
@@ -165,7 +168,7 @@ class PairChoice:
         found: list[tuple[float, Pair, Floats]] = []
         spread, place = float(total[-1]) / STEPS / max(self.rows * self.outputs, 1.0), 0
         for left, right in self.candidates:
-            high, wide = self._shape((left, right))
+            high, wide = self.shape((left, right))
             size = high * wide * (1 + self.outputs)
             table = total[place : place + size].reshape(1 + self.outputs, high, wide).astype(np.float64)
             place += size

@@ -12,7 +12,7 @@ Everything is 64-bit NumPy in a fixed order: everybody who saw the same gradient
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any
@@ -51,13 +51,15 @@ class Metric:
     """Pull of neighbouring bins of a number towards each other."""
     chain: float
     """The same for neighbours of a code list."""
+    pair_ridge: float = field(default=PAIR_RIDGE, kw_only=True)
+    """How much more the values of pairs are pulled towards 0, in parts of `ridge`."""
 
     @cached_property
     def _penalty(self) -> tuple[Floats, Floats]:
         """Diagonal of the penalty, and its entry beside the diagonal for each bin and the one before it."""
         pulls = self.smooth * self.bins.joined + self.chain * self.bins.chained
         diagonal = self.ridge + pulls
-        diagonal[self.bins.alone.total :] += PAIR_RIDGE * self.ridge
+        diagonal[self.bins.alone.total :] += self.pair_ridge * self.ridge
         diagonal[:-1] += pulls[1:]
         return np.append(diagonal, 0.0), np.append(-pulls, 0.0)
 

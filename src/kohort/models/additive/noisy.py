@@ -5,6 +5,7 @@ Everything here is post-processing of releases that are private already.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import sqrt
 
 import numpy as np
@@ -13,6 +14,7 @@ from kohort.models.additive.bins import Bins, Floats, isotonic, make_bins
 from kohort.models.additive.categories import NOISES_PER_BIN, category_bins
 from kohort.models.additive.cells import Column
 from kohort.models.additive.descent import Metric
+from kohort.models.additive.pairs import Pair, without_curves
 
 __all__ = ["bins_of_noisy", "noisy_step"]
 
@@ -72,7 +74,7 @@ def noisy_step(
     """One damped step from noisy sums of residuals.
 
     Args:
-        bins: The bins.
+        bins: The bins; each cell of a pair has its own.
         counts: Their noisy counts.
         w: Values and intercepts, [bins + 1, outputs].
         before: Those before the last step.
@@ -82,22 +84,49 @@ def noisy_step(
         mu: The Gaussian privacy parameter of the whole plan; smaller means smoother curves.
 
     Returns:
-        The next values and intercepts. A column whose sums are mostly noise hardly moves.
+        The next values and intercepts. A column or pair whose sums are mostly noise hardly moves, and a surface
+        holds what curves of its two columns cannot say.
     """
-    columns, outputs = len(bins.columns), gradient.shape[1]
-    rows = float(np.median([counts[a:b].sum() for a, b in zip(bins.starts[:-1], bins.starts[1:], strict=True)]))
-    sums = np.stack([gradient[a:b].sum(axis=0) for a, b in zip(bins.starts[:-1], bins.starts[1:], strict=True)])
+    columns = len(bins.columns)
+    parts = [slice(int(begin), int(end)) for begin, end in pairwise(bins.starts)]
+    rows = float(np.median([counts[part].sum() for part in parts[:columns]]))
+    sums = np.stack([gradient[part].sum(axis=0) for part in parts])
     trust = 1.0 / bins.sizes
     overall = (sums * trust[:, None]).sum(axis=0) / trust.sum()
-    centred = np.empty_like(gradient)
-    for number, (begin, end) in enumerate(zip(bins.starts[:-1], bins.starts[1:], strict=True)):
-        share = counts[begin:end] / counts[begin:end].sum()
-        own = gradient[begin:end] - share[:, None] * sums[number]
-        seen = float(np.sum(own * own))
-        expected = noise * noise * (end - begin) * outputs
-        centred[begin:end] = own * (max(0.0, 1.0 - expected / seen) if seen > 0 else 0.0)
+    own = [_centred(gradient[part], counts[part]) for part in parts[:columns]]
+    free = [*bins.sizes[:columns].tolist(), *(_freedom(pair) for pair in bins.pairs)]
+    own += [_beyond(gradient[part], counts[part], pair) for part, pair in zip(parts[columns:], bins.pairs, strict=True)]
+    shrunk = [_shrunk(one, noise * noise * size) for one, size in zip(own, free, strict=True)]
     smooth = SMOOTH * sqrt(columns) / mu
-    metric = Metric(bins, counts, rows, CURVATURE[link], RIDGE, smooth, CHAIN * smooth)
-    step = metric.solve(np.vstack([centred, overall[None, :]]))
+    metric = Metric(bins, counts, rows, CURVATURE[link], RIDGE, smooth, CHAIN * smooth, pair_ridge=0.0)
+    step = metric.solve(np.vstack([*shrunk, overall[None, :]]))
     moved: Floats = w - RATE * step + MOMENTUM * (w - before)
     return moved
+
+
+def _centred(gradient: Floats, counts: Floats) -> Floats:
+    """The sums of a column's bins, less what all rows have in common."""
+    share = counts / counts.sum()
+    return np.asarray(gradient - share[:, None] * gradient.sum(axis=0))
+
+
+def _beyond(gradient: Floats, counts: Floats, pair: Pair) -> Floats:
+    """The sums of a pair's cells, less what curves of its two columns have: these are steps of the curves."""
+    held = counts.reshape(pair.cells.shape)
+    found = [
+        (held * without_curves(one.reshape(held.shape) / held, held)).ravel()
+        for one in gradient.T  # one output after the other
+    ]
+    return np.stack(found, axis=1)
+
+
+def _freedom(pair: Pair) -> int:
+    """How many cells of a pair are free when its two columns have curves."""
+    high, wide = pair.cells.shape
+    return int((high - 1) * (wide - 1))
+
+
+def _shrunk(sums: Floats, noise_power: float) -> Floats:
+    """Sums that are mostly noise become small ones."""
+    seen, expected = float(np.sum(sums * sums)), noise_power * sums.shape[1]
+    return np.asarray(sums * (max(0.0, 1.0 - expected / seen) if seen > 0 else 0.0))

@@ -33,6 +33,7 @@ __all__ = [
     "groups_for",
     "interaction_of",
     "withheld_cells",
+    "without_curves",
 ]
 
 GROUPS = 12
@@ -217,15 +218,29 @@ def interaction_of(
     free = int((held > 0).sum()) - sum(shape) + 1
     if free <= 0:
         return 0.0
-    rows, columns = (np.maximum(held.sum(axis=axis), 1e-9) for axis in (1, 0))
     found = 0.0
     for output in range(residuals.shape[-1]):
         means = np.where(held > 0, residuals[..., output], 0.0) / np.maximum(held, 1e-9)
-        for _ in range(_SWEEPS):
-            means = means - ((held * means).sum(axis=1) / rows)[:, None]
-            means = means - ((held * means).sum(axis=0) / columns)[None, :]
+        means = without_curves(means, held)
         found += float(np.sum(held * means * means)) / curvature
     return found - noises * spread / curvature * free * int(residuals.shape[-1])
+
+
+def without_curves(means: Floats, held: Floats) -> Floats:
+    """What the cells of a pair have beyond curves of its two columns.
+
+    Args:
+        means: [groups, groups] a number per cell.
+        held: [groups, groups] how much each cell weighs.
+
+    Returns:
+        Numbers whose weighted mean is 0 in every row and column. Sums are added in a fixed order.
+    """
+    rows, columns = (np.maximum(held.sum(axis=axis), 1e-9) for axis in (1, 0))
+    for _ in range(_SWEEPS):
+        means = means - ((held * means).sum(axis=1) / rows)[:, None]
+        means = means - ((held * means).sum(axis=0) / columns)[None, :]
+    return means
 
 
 def withheld_cells(counts: Floats, least: float) -> NDArray[np.bool_]:

@@ -73,7 +73,7 @@ class CheckedTraining:
         rounds: The most totals that a plan has.
         says: What a round's total is, for people; by the plan, where it decides.
         seals: The rounds of a plan whose totals are sealed, where sums are secure.
-        told: Those of them after which sites tell the hub something; all where it is not given.
+        discloses: Those of them after which sites tell the hub something; all where it is not given.
         tells: What sites say of a sealed total, for people.
         pairs: The rounds of a plan whose totals count pairs of categories; a key-holder rounds those.
         own_keys: The learner's own keys in a plan, where they are a part of `[method]`.
@@ -95,7 +95,7 @@ class CheckedTraining:
     rounds: Callable[[ApprovedPlan], int]
     says: str | Callable[[ApprovedPlan], str]
     seals: Callable[[ApprovedPlan], Sequence[int]] = lambda _: ()
-    told: Callable[[ApprovedPlan], Sequence[int]] | None = None
+    discloses: Callable[[ApprovedPlan], Sequence[int]] | None = None
     tells: str = ""
     pairs: Callable[[ApprovedPlan], Sequence[int]] = lambda _: ()
     own_keys: Callable[[ApprovedPlan], Any] = lambda _: None
@@ -372,10 +372,10 @@ class CheckedTraining:
 
     def _telling(self, approved: ApprovedPlan, total: Step) -> list[Step]:
         """What sites are asked about sealed totals; with a budget, none is sealed."""
-        told = (self.told or self.seals)(approved)
-        if not told or has_budget(approved):
+        rounds = (self.discloses or self.seals)(approved)
+        if not rounds or has_budget(approved):
             return []
-        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=told, read_by=_TOLD)]
+        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=rounds, read_by=_TOLD)]
 
     def _read(self, approved: ApprovedPlan, steps: list[Step]) -> list[Step]:
         """The steps of a sum, of which is said that sites alone read it, where that holds for all its totals."""
