@@ -17,6 +17,8 @@ from tests.support.examples import examples
 from kohort.anonymity.relational.algorithms import refine_kernel as kernel
 from kohort.anonymity.relational.algorithms.cell_shape import cell_shape
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
+from kohort.anonymity.relational.hierarchy_builders import data_independent
+from kohort.anonymity.relational.hierarchy_levels import levels_by_column
 from kohort.anonymity.relational.problem import Problem, code_table
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 
@@ -242,3 +244,34 @@ def test_two_rows_of_one_person_are_not_two_persons():
     given = arguments(slow)
     assert kernel.move_rows(*given, 2) == 0
     assert given[2].tolist() == slow.labels
+
+
+def _label_moves(seed: int, *, bounded: bool) -> list[int]:
+    """Rows moved between random classes over labels, with the bound per bit or without it."""
+    random = np.random.default_rng(seed)
+    rows = 240
+    frame = pl.DataFrame({
+        "age": random.integers(20, 60, rows),
+        "place": [f"p{code}" for code in random.integers(0, 9, rows)],
+        "sex": [f"s{code}" for code in random.integers(0, 2, rows)],
+        "illness": [f"i{code}" for code in random.integers(0, 3, rows)],
+    })  # fmt: skip
+    quasi = ["age", "place", "sex"]
+    problem = Problem(
+        code_table(frame, quasi), SensitiveColumns.of(frame, ["illness"]), Rule(k=3, l=1.2, l_kind="entropy")
+    )
+    steps = levels_by_column(problem.table, data_independent(frame, quasi))
+    shape = cell_shape(problem, steps)
+    assert np.isfinite(shape.least_by_bit).any()
+    if not bounded:
+        shape = shape._replace(least_by_bit=np.empty(0))
+    labels = random.integers(0, 20, rows)
+    kernel.move_rows(
+        problem.table.codes, problem.sensitive.codes, labels, 20, shape, problem.rule.k, problem.requirements, 2
+    )
+    return [int(label) for label in labels]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_bound_per_bit_leaves_no_better_class_out(seed: int) -> None:
+    assert _label_moves(seed, bounded=True) == _label_moves(seed, bounded=False)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["Steps", "cell_shape"]
 
 BITS = 64
+# A little less than the least: a sum of rounded steps must not be more than what it is a bound of.
+ROUNDED = 1 - 1e-9
 
+Floats = NDArray[np.float64]
 Marks = NDArray[np.uint64]
 Steps = Sequence[HierarchyLevels | None]
 
@@ -61,7 +64,7 @@ def cell_shape(problem: Problem, steps: Steps | None) -> CellShape:
     )
 
 
-def _value_marks(problem: Problem, places: int) -> tuple[Marks, Marks, float]:
+def _value_marks(problem: Problem, places: int) -> tuple[Marks, Marks, float, Floats]:
     """One bit per row and small category, as many columns as fit into a word; and the least that one more costs."""
     table = problem.table
     marks, used, least = np.zeros(table.rows, np.uint64), 0, np.inf
@@ -72,14 +75,14 @@ def _value_marks(problem: Problem, places: int) -> tuple[Marks, Marks, float]:
         marks |= np.left_shift(np.uint64(1), (table.codes[c].astype(np.uint64) + np.uint64(used)))
         used += column.distinct
         least = min(least, problem.weight(c) / column.distinct)
-    return marks, np.zeros(places, np.uint64), least if used else 0.0
+    return marks, np.zeros(places, np.uint64), least if used else 0.0, np.empty(0)
 
 
-def _label_marks(problem: Problem, steps: Sequence[HierarchyLevels]) -> tuple[Marks, Marks, float]:
+def _label_marks(problem: Problem, steps: Sequence[HierarchyLevels]) -> tuple[Marks, Marks, float, Floats]:
     """One bit per row and column, for its label at the lowest level whose labels fit; the bits that each label covers;
-    and the least that a label with more bits costs more."""
+    and the least that a label with more bits costs more, of any bits and of each."""
     table = problem.table
-    marks, covers, used, least = np.zeros(table.rows, np.uint64), {}, 0, np.inf
+    marks, covers, used, by_bit = np.zeros(table.rows, np.uint64), {}, 0, np.full(BITS, np.inf)
     for left, c in enumerate(np.argsort(-table.distinct, kind="stable").tolist()[::-1]):
         levels = steps[c]
         most = (BITS - used) // (len(steps) - left)
@@ -93,9 +96,11 @@ def _label_marks(problem: Problem, steps: Sequence[HierarchyLevels]) -> tuple[Ma
             np.bitwise_or.at(below, labels, bits)
             held[:] = below[labels]
         marks |= bits[table.codes[c]]
-        used += int(marked.max()) + 1
-        least = min(least, _least_step(levels, covers[c]))
-    return marks, np.concatenate([held for c in range(len(steps)) for held in covers[c]]), max(least, 0.0)
+        end = used + int(marked.max()) + 1
+        by_bit[used:end] = max(_least_step(levels, covers[c]), 0.0)
+        used = end
+    joined = np.concatenate([held for c in range(len(steps)) for held in covers[c]])
+    return marks, joined, float(by_bit.min()), by_bit * ROUNDED
 
 
 def _least_step(levels: HierarchyLevels, covers: Sequence[Marks]) -> float:

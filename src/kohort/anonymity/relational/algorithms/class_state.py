@@ -73,6 +73,8 @@ class CellShape(NamedTuple):
     """Of a hierarchy: at the place of a label, the bits of the rows under it."""
     least: Any
     """The least that one more bit costs in any of the marked columns."""
+    least_by_bit: Any
+    """The same of each bit, where all columns are labels; empty elsewhere."""
 
 
 class _State(NamedTuple):
@@ -328,6 +330,29 @@ def count_values(private, tally, j, i, requirements, by):
             tally[j, requirements.offsets[s] + private[s, i]] += by
 
 
+@inlined
+def _bits_of(marks, least):
+    """The bits of a row, and the least that each costs a row of a class that lacks it."""
+    found = 0
+    bits, costs = np.empty(len(least), np.uint64), np.empty(len(least))
+    for place in range(len(least)):
+        bit = np.uint64(1) << np.uint64(place)
+        if marks & bit:
+            bits[found], costs[found] = bit, least[place]
+            found += 1
+    return bits[:found], costs[:found]
+
+
+@inner
+def _at_least(lacking, unit, more, bits, least):
+    """The least that a row costs a class, then of `more` rows, that lacks some of its bits; `unit` is its own loss."""
+    total = unit
+    for place in range(len(bits)):
+        if lacking & bits[place]:
+            total += more * least[place]
+    return total
+
+
 @inner
 def best_home(codes, private, shape, state, i, bound, k, requirements, inside, counts, touched):  # noqa: C901
     """The class, other than the own, whose loss row i raises least, if by less than `bound` and if the rule holds."""
@@ -336,6 +361,7 @@ def best_home(codes, private, shape, state, i, bound, k, requirements, inside, c
     labels, prices, order = shape.labels, shape.prices, shape.order
     low, high, bits, size, unit, home = state.low, state.high, state.bits, state.size, state.unit, state.label[i]
     marks, own, least, takes = state.marks, shape.marks[i], shape.least, state.takes
+    own_bits, own_least = _bits_of(own, shape.least_by_bit)
     kept, value = takes.shape[1] > 0, np.int64(private[0, i]) if private.shape[0] > 0 else np.int64(0)
     first = home if home >= 0 else 0
     for at in range(first, first + len(size)):  # classes that follow one another are alike
@@ -346,7 +372,7 @@ def best_home(codes, private, shape, state, i, bound, k, requirements, inside, c
         while lacking and at_least < best:
             lacking &= lacking - np.uint64(1)
             at_least += step
-        if at_least >= best:
+        if at_least >= best or _at_least(own & ~marks[j], unit[j], size[j] + 1, own_bits, own_least) >= best:
             continue
         if kept and takes[j, value] == UNKNOWN:
             met = holds(private, state, np.int64(j), NONE, np.int64(i), k, requirements, inside, counts, touched)
