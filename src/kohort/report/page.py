@@ -167,7 +167,7 @@ def render(
             finished=finished,
             failed=[run for run in checked if run.error],
             absent={run.label: _absent_sites(run) for run in finished},
-            remarks={run.label: _told_once(run) for run in finished},
+            remarks={run.label: _remarks(run) for run in finished},
             summaries=_summaries(),
             kinds=words.kinds_in_order({item.shown.name for run in finished for item in run.disclosed}),
             bytes_chart=made_chart(
@@ -250,7 +250,7 @@ def _absent_sites(run: Run) -> list[AbsentSites]:
     ]
 
 
-def _told_once(run: Run) -> list[str]:
+def _remarks(run: Run) -> list[str]:
     """Warnings, what was left out, and notes; what a warning says already is not said again."""
     left = [
         f"Left out: {one.get('what')}{_counted(one.get('count'))}: {one.get('why')}"

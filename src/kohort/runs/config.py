@@ -427,7 +427,7 @@ def _dealt_sites(sites: Any) -> int | None:
 
 
 def _droppable(raw: Mapping[str, Any], plan: Plan, overrides: Sequence[str], *, drop_overrides: bool) -> frozenset[str]:
-    """The unread keys of `plan` where `overrides` chose another method, model kind or split; all with `drop_overrides`."""
+    """The unread keys of `plan` where `overrides` chose another method, model kind or split; or all of them."""
     unread = {key for key in plan.unread() if key.partition(".")[0] in _READ_BY_CHOICE}
     if drop_overrides:
         return frozenset(unread)
