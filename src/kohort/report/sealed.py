@@ -36,7 +36,7 @@ def sealed_totals(disclosed: Sequence[Mapping[str, Any]], plan: Mapping[str, Any
     keys = (plan or {}).get("method") or {}
     if any(section.get("metric") == "gram" for section in (keys, keys.get(_LEARNER)) if isinstance(section, Mapping)):
         return frozenset()
-    told = {_name(item) for item in disclosed if _is_told(item)}
+    told = {_name(item) for item in disclosed if _is_disclosed(item)}
     return frozenset(f"{name}.total" for name in told)
 
 
@@ -57,12 +57,12 @@ def described(disclosed: Sequence[Mapping[str, Any]], plan: Mapping[str, Any] | 
 def _described(item: Mapping[str, Any], sealed: frozenset[str]) -> dict[str, Any]:
     if item["kind"] == "secure-sum" and item["what"] in sealed:
         return {**item, "shown_as": SEALED_TOTALS, "in_words": _TOTAL}
-    if _is_told(item) and f"{_name(item)}.total" in sealed:
+    if _is_disclosed(item) and f"{_name(item)}.total" in sealed:
         return {**item, "shown_as": TOLD, "in_words": _TOLD}
     return dict(item)
 
 
-def _is_told(item: Mapping[str, Any]) -> bool:
+def _is_disclosed(item: Mapping[str, Any]) -> bool:
     name = _name(item)
     return item["kind"] == "secure-sum" and item["what"] == f"{name}.tell" and name.split(".")[-1] == _LEARNER
 
