@@ -43,7 +43,8 @@ def test_the_tasks_of_additive_models_are_known_also_as_the_learner_of_another_m
         ((TRAINING.total.name,), None),  # with a budget nothing is sealed, and nothing told
         ((TREES.total.name, TREES.tell.name), None),  # some totals of forests are sealed, others are not
         ((TRAINING.total.name, TRAINING.tell.name), {"method": {"metric": "gram"}}),
-        (("silo.additive.total", "silo.additive.tell"), {"method": {"additive": {"metric": "gram"}}}),
+        (("silo.additive.total", "silo.additive.disclose"), {"method": {"additive": {"metric": "gram"}}}),
+        (("additive.total", "additive.tell"), None),  # an earlier version, whose sums of residuals the hub read
     ],
 )
 def test_totals_that_the_hub_reads_are_not_called_sealed(tasks: tuple[str, ...], plan: dict[str, Any] | None) -> None:
@@ -57,7 +58,7 @@ def test_the_verdict_names_what_the_hub_reads_and_what_sites_read() -> None:
     assert "bins, counts and model from 303 rows, to hub" in told.sentences[1]
     assert "may be over few persons" not in " ".join(told.sentences)
     assert SEALED in told.unprotected
-    both = [*described(left("additive.total", "additive.tell"), None), *left("other.sum")]
+    both = [*described(left("additive.total", "additive.disclose"), None), *left("other.sum")]
     mixed = verdict_on(check_run(finished("x", disclosed=both), where="a test"))
     assert mixed.headline == "Only totals over several sites can be read"
     assert SEALED in mixed.unprotected

@@ -1,8 +1,8 @@
 """Which totals of a run sites alone read, and what they told the hub of them instead.
 
 A ledger line of a secure sum says at most who opens the total. Additive models seal their totals: the hub opens numbers
-that it cannot read, and is told by task `NAME.tell` what follows from them (docs/methods/additive.md). Both are found
-by the tasks that the ledger lists. Counts of pairs of bins (`metric = "gram"`) are totals that the hub does read; a run
+that it cannot read, and is told by task `NAME.disclose` what follows from them (docs/methods/additive.md). Both are
+found by the tasks that the ledger lists; in runs of earlier versions, whose sums the hub did read, it was `NAME.tell`. Counts of pairs of bins (`metric = "gram"`) are totals that the hub does read; a run
 with them is described as if the hub read all.
 """
 
@@ -64,7 +64,7 @@ def _described(item: Mapping[str, Any], sealed: frozenset[str]) -> dict[str, Any
 
 def _is_disclosed(item: Mapping[str, Any]) -> bool:
     name = _name(item)
-    return item["kind"] == "secure-sum" and item["what"] == f"{name}.tell" and name.split(".")[-1] == _LEARNER
+    return item["kind"] == "secure-sum" and item["what"] == f"{name}.disclose" and name.split(".")[-1] == _LEARNER
 
 
 def _name(item: Mapping[str, Any]) -> str:

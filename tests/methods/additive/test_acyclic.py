@@ -94,7 +94,7 @@ def opened(least: int) -> tuple[AdditiveModel, dict[str, Any], dict[str, Any]]:
     few = {name: frame.with_columns(two=pl.coalesce("two", filled)) for name, frame in tables().items()}
     with listening() as heard:
         model = run(plan(rounds=ROUNDS, min_bin=least), seed=5, tables=few).model
-    told = [decode(data).arrays for _, task, _, data in heard.replies if task == "additive.tell"]
+    told = [decode(data).arrays for _, task, _, data in heard.replies if task == "additive.disclose"]
     assert isinstance(model, AdditiveModel)
     return model, *(next(arrays for arrays in told if name in arrays) for name in ("bins", "pairs"))  # type: ignore[return-value]
 

@@ -125,7 +125,7 @@ def test_the_hub_is_shown_no_small_cell_of_a_pair() -> None:
     with listening() as heard:
         model = fitted(pairs=3, min_bin=110).model
     assert isinstance(model, AdditiveModel)
-    told = [decode(data) for _, task, _, data in heard.replies if task == "additive.tell"]
+    told = [decode(data) for _, task, _, data in heard.replies if task == "additive.disclose"]
     pairs = [payload.arrays["counts"] for payload in told if "pairs" in payload.arrays]
     assert pairs
     assert all(counts.min() >= 110 for counts in pairs)

@@ -91,7 +91,9 @@ def test_all_would_follow_if_sums_were_not_sealed(monkeypatch: pytest.MonkeyPatc
 def test_the_hub_is_told_bins_pairs_and_the_model_and_nothing_else(scheme: str) -> None:
     with listening() as heard:
         outcome = fitted(rounds=10, secure={"sum": scheme})
-    told = [(number, sorted(decode(data).arrays)) for _, task, number, data in heard.replies if task == "additive.tell"]
+    told = [
+        (number, sorted(decode(data).arrays)) for _, task, number, data in heard.replies if task == "additive.disclose"
+    ]
     assert sorted({number for number, _ in told}) == disclosing_rounds(plan(rounds=10).config)
     assert {tuple(names) for _, names in told} <= {tuple(names) for names in TOLD.values()}
     assert outcome.model.weights.tobytes() == fitted(rounds=10).model.weights.tobytes()
@@ -129,7 +131,7 @@ def test_whole_numbers_of_targets_do_not_show_in_the_values(monkeypatch: pytest.
 def test_the_contract_lists_what_is_told_and_seals_every_total() -> None:
     approved = setting(plan(rounds=10), 3)[0].approved
     steps = {step.task: step for block in METHOD.contract(approved).blocks for step in block}
-    assert list(steps["additive.tell"].rounds) == [0, 4, 5, 9]
+    assert list(steps["additive.disclose"].rounds) == [0, 4, 5, 9]
     assert "sites alone can read the totals" in steps["additive.total"].says
 
 

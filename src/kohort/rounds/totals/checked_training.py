@@ -144,7 +144,7 @@ class CheckedTraining:
     @cached_property
     def tell(self) -> Task:
         """What follows from a sealed total."""
-        return Task(name=f"{self.name}.tell", one=self._tell, public=False)
+        return Task(name=f"{self.name}.disclose", one=self._tell, public=False)
 
     # At a site.
 
