@@ -2,8 +2,9 @@
 
 A ledger line of a secure sum says at most who opens the total. Additive models seal their totals: the hub opens numbers
 that it cannot read, and is told by task `NAME.disclose` what follows from them (docs/methods/additive.md). Both are
-found by the tasks that the ledger lists; in runs of earlier versions, whose sums the hub did read, it was `NAME.tell`. Counts of pairs of bins (`metric = "gram"`) are totals that the hub does read; a run
-with them is described as if the hub read all.
+found by the tasks that the ledger lists; in runs of earlier versions, whose sums the hub did read, it was `NAME.tell`.
+Counts of pairs of bins (`metric = "gram"`) are totals that the hub does read; a run with them is described as if the
+hub read all.
 """
 
 from __future__ import annotations
