@@ -148,8 +148,8 @@ LEDGERS = (
     Mutant(
         "results: figures of the ledger",
         "report/runs.py",
-        "with_ledger_figures(raw, folder) if finished else raw",
-        "raw",
+        "figures = with_ledger_figures(raw, folder)",
+        "figures = raw",
         FORGED,
         "figures_come_from",
     ),
