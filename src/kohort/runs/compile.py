@@ -33,6 +33,7 @@ RELEASES: Final[Mapping[str, tuple[Mapping[str, Any], ...]]] = {
     "lattice": ({"algorithm": "lattice"}, {"algorithm": "lattice", **_RULES}),
     "auto": ({}, _RULES),
     "items": ({"items": "codes"}, {"items": "codes", "rare": "suppress"}),
+    "more items at once": ({"items": "codes", "m": 3},),
     "items up a hierarchy": ({"items": "codes", "item_hierarchy": "icd9", "rare": "recode"},),
 }
 """What each process releases; makers that share kernels stand together, so that none is compiled twice at once."""
