@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 __all__ = ["audit_lines", "audit_table", "outcome_table", "said_beside"]
 
 _CLASSES = (("accuracy", "accuracy"), ("F1", "f1"), ("AUC", "auc"))
-_KINDS_OF_ROWS = ("raw", "k-anonymous", "k-km")
 _NUMBERS = (("R2", "r2"), ("RMSE", "rmse"), ("MAE", "mae"))
 
 
@@ -56,9 +55,12 @@ def _kinds(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _held(entry: Mapping[str, Any]) -> str:
-    """The kind of a release; less than a byte per row are counts of rows, under the rows' own guarantee."""
-    kind, few = str(entry["kind"]), entry.get("size", entry["rows"]) < entry["rows"]
-    return f"counts of {kind} rows" if few and kind in _KINDS_OF_ROWS else kind
+    """The kind of a release; a few numbers in each are counts of rows, under the rows' own guarantee."""
+    from kohort.report.words import holds_counts
+
+    kind, rows = str(entry["kind"]), entry["rows"]
+    counts = holds_counts(kind, rows=rows, size=entry.get("size", rows), releases=entry.get("releases", 1))
+    return f"counts of {kind} rows" if counts else kind
 
 
 def _epsilon(run: Mapping[str, Any]) -> str:

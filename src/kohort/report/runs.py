@@ -45,7 +45,6 @@ PLAN_FILE = "plan.json"
 FAILED_FILE = "failed.json"
 """Takes the place of `run.json` in the folder of a run that ended with an error."""
 
-_KINDS_OF_ROWS = ("raw", "k-anonymous", "k-km")
 Count = Annotated[int, Ge(0)]
 Bounds = dict[str, tuple[float, float] | None]
 Measures = dict[str, float | Bounds | None]
@@ -70,7 +69,8 @@ class DisclosureRow:
     @property
     def holds_rows(self) -> bool:
         """Whether the bytes can hold rows: a guarantee about rows also covers counts of them, of a few bytes in all."""
-        return self.kind in _KINDS_OF_ROWS and self.size >= self.rows
+        counts = words.holds_counts(self.kind, rows=self.rows, size=self.size, releases=self.releases)
+        return self.kind in words.KINDS_OF_ROWS and not counts
 
     @property
     def shown(self) -> words.Kind:
@@ -81,7 +81,7 @@ class DisclosureRow:
     def label(self) -> str:
         """What the bytes held, in a few words."""
         shown = self.shown.label
-        return f"counts of {shown}" if self.kind in _KINDS_OF_ROWS and not self.holds_rows else shown
+        return f"counts of {shown}" if self.kind in words.KINDS_OF_ROWS and not self.holds_rows else shown
 
 
 @dataclass(frozen=True, kw_only=True)

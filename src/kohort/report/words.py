@@ -9,6 +9,7 @@ from typing import Any
 
 __all__ = [
     "COLLUSION",
+    "KINDS_OF_ROWS",
     "NOT_PROTECTED",
     "SEALED",
     "SEALED_TOTALS",
@@ -17,6 +18,7 @@ __all__ = [
     "bound",
     "budget",
     "count",
+    "holds_counts",
     "kind_named",
     "kinds_in_order",
     "measure",
@@ -52,6 +54,10 @@ COLLUSION = (
     "with a key-holder, than the sum was made for."
 )
 """What secure sums leave open."""
+KINDS_OF_ROWS = ("raw", "k-anonymous", "k-km")
+"""Guarantees about rows."""
+_BYTES_OF_COUNTS = 256
+"""What a release of counts takes at most; classes of rows take more."""
 SEALED = (
     "The rows of all sites against each site: sites read exact totals over all sites, from which counts of few persons "
     "may follow, and so does a hub with one site on its side; kohort audit tries it."
@@ -270,3 +276,18 @@ def seconds(value: float) -> str:
     if value < 0.1:
         return f"{value * 1000:.1f} ms"
     return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+def holds_counts(kind: str, *, rows: int, size: int, releases: int) -> bool:
+    """Whether what left under a guarantee about rows can only be counts of them: a few numbers in each release.
+
+    Args:
+        kind: The kind of guarantee.
+        rows: How many rows it is about.
+        size: Bytes in all.
+        releases: How many there were.
+
+    Returns:
+        False for other kinds, and where classes of rows fit into the bytes.
+    """
+    return kind in KINDS_OF_ROWS and size < rows and size <= _BYTES_OF_COUNTS * max(releases, 1)
