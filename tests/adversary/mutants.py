@@ -42,6 +42,7 @@ def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: 
 
 STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.py"
 SEALED = "tests/methods/additive/test_sealed_totals.py"
+SEALED_TREES = "tests/methods/test_sealed_trees.py"
 ADDITIVE = "tests/methods/additive/test_additive.py"
 OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
 NOISY = "tests/rounds/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
@@ -936,13 +937,26 @@ MUTANTS = (
     Mutant("trees: few missing values", "models/trees/kernel.py",
            "    if not (_enough(absent[0], least) and _enough(absent[1], least)) or absent[2]:", "    if absent[2]:",
            "tests/models/trees/test_kernel.py", "withheld"),
-    Mutant("trees: counts are for sites alone", "models/trees/learner.py",
-           "        return self.options.min_cell > 1 and not self.done and counting", "        return False",
-           "tests/methods/test_trees.py", "told_no_count"),
+    Mutant("trees: totals are for sites alone", "models/trees/learner.py",
+           "        return not self.done", "        return self.stage == \"bins\"",
+           SEALED_TREES, "no_number_of_a_cell"),
+    Mutant("trees: cells stay at the sites", "models/trees/learner.py",
+           "**(self.grown or LevelSplits.none()).arrays()}",
+           "**(self.grown or LevelSplits.none()).arrays(), \"level.sums\": growth.before if growth else layout}",
+           SEALED_TREES, "nothing_else"),
+    Mutant("trees: columns of splits that sites tell", "models/trees/level.py",
+           "not may[chosen].any(axis=1).all() or ", "", SEALED_TREES, "do_not_fit"),
+    Mutant("trees: numbers of nodes that sites tell", "models/trees/level.py",
+           "        if any(len(part) != nodes for part in one_each) or len(self.roots) != roots:", "        if False:",
+           SEALED_TREES, "do_not_fit"),
+    Mutant("trees: children that sites tell", "models/trees/level.py", "(self.grows > 2 * chosen).any()", "False",
+           SEALED_TREES, "do_not_fit or only_where"),
+    Mutant("trees: losses that sites tell", "models/trees/learner.py", " or more > self._judges", "",
+           SEALED_TREES, "do_not_fit"),
     Mutant("trees: the claim of cells", "methods/trees/method.py", "Cells(least=config.min_cell))",
            "Cells(least=10**6))", "tests/methods/test_trees.py", "refuse or told_no_count"),
     Mutant("trees: groups that sites tell", "models/trees/learner.py",
-           "            if len(layout) != found.growth.open.cells", "            if False and len(layout)",
+           "            if len(layout) != growth.open.cells", "            if False and len(layout)",
            "tests/methods/test_trees.py", "tell_must_fit"),
     Mutant("learners: a budget over anonymised rows", "methods/learners.py",
            "    if config.additive is not None and config.additive.dp is not None:", "    if False:",

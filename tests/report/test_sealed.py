@@ -17,7 +17,7 @@ from kohort.report.page import render
 from kohort.report.runs import check_run
 from kohort.report.sealed import described, sealed_totals
 from kohort.report.verdict import verdict_on
-from kohort.report.words import SEALED, SEALED_TOTALS, TOLD, kind_named
+from kohort.report.words import SEALED, SEALED_TOTALS, TOLD, TOLD_SPLITS, kind_named
 
 SHARE = "secure-sum(sites=10, threshold=7, colluders=1, opens=hub: the total)"
 
@@ -31,17 +31,31 @@ def additive(**more: Any) -> dict[str, Any]:
     return finished("additive", disclosed=[disclosure("public", "public(what=row count)"), *told], **more)
 
 
-def test_the_tasks_of_additive_models_are_known_also_as_the_learner_of_another_method() -> None:
-    for training in (TRAINING, Learners("a-method").trainings["additive"]):
-        found = sealed_totals(left(training.total.name, training.tell.name), None)
-        assert found == {training.total.name}
+@pytest.mark.parametrize(("method", "kind"), [("additive", TOLD), ("trees", TOLD_SPLITS)])
+def test_the_tasks_of_learners_are_known_also_as_the_learner_of_another_method(method: str, kind: str) -> None:
+    for training in ({"additive": TRAINING, "trees": TREES}[method], Learners("a-method").trainings[method]):
+        items = left(training.total.name, training.tell.name)
+        assert sealed_totals(items, None) == {training.total.name}
+        assert [item["shown_as"] for item in described(items, None)] == [SEALED_TOTALS, kind]
+
+
+def test_a_forest_that_told_of_every_second_total_alone_showed_the_others() -> None:
+    total, told = left(TREES.total.name, TREES.tell.name)
+    assert not sealed_totals([{**total, "releases": 630}, {**told, "releases": 320}], None)
+    assert sealed_totals([{**total, "releases": 630}, {**told, "releases": 600}], None)
+
+
+def test_the_verdict_on_a_forest_names_its_splits() -> None:
+    told = described(left(TREES.total.name, TREES.tell.name), {"method": {"name": "trees"}})
+    found = verdict_on(check_run(finished("trees", disclosed=told), where="a test"))
+    assert found.headline == "The hub reads bins, splits and the model; sites alone read totals"
+    assert SEALED in found.unprotected
 
 
 @pytest.mark.parametrize(
     ("tasks", "plan"),
     [
         ((TRAINING.total.name,), None),  # with a budget nothing is sealed, and nothing told
-        ((TREES.total.name, TREES.tell.name), None),  # some totals of forests are sealed, others are not
         ((TRAINING.total.name, TRAINING.tell.name), {"method": {"metric": "gram"}}),
         (("silo.additive.total", "silo.additive.disclose"), {"method": {"additive": {"metric": "gram"}}}),
         (("additive.total", "additive.tell"), None),  # an earlier version, whose sums of residuals the hub read

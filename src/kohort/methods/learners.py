@@ -17,7 +17,7 @@ from typing import Any
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError
 from kohort.methods.additive.config import Additive
-from kohort.methods.trees.config import TELLS, Trees, tree_rounds, withheld_rounds, words_of
+from kohort.methods.trees.config import TELLS, Trees, tree_rounds, words_of
 from kohort.models.soft import GRID
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Cells, Guarantee
@@ -118,7 +118,7 @@ class Learners:
                 _start_trees,
                 lambda approved: tree_rounds(_trees(approved)),
                 says=lambda approved: words_of(_trees(approved)),
-                seals=lambda approved: withheld_rounds(_trees(approved)),
+                seals=lambda approved: range(tree_rounds(_trees(approved))),
                 tells=TELLS,
                 own_keys=_trees,
                 units=GRID,

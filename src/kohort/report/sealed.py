@@ -1,10 +1,10 @@
 """Which totals of a run sites alone read, and what they told the hub of them instead.
 
-A ledger line of a secure sum says at most who opens the total. Additive models seal their totals: the hub opens numbers
-that it cannot read, and is told by task `NAME.disclose` what follows from them (docs/methods/additive.md). Both are
-found by the tasks that the ledger lists; in runs of earlier versions, whose sums the hub did read, it was `NAME.tell`.
-Counts of pairs of bins (`metric = "gram"`) are totals that the hub does read; a run with them is described as if the
-hub read all.
+A ledger line of a secure sum says at most who opens the total. Additive models and forests seal their totals: the hub
+opens numbers that it cannot read, and is told by task `NAME.disclose` what follows from them (docs/methods/additive.md,
+trees.md). Both are found by the tasks that the ledger lists; in runs of earlier versions, whose sums the hub did read,
+it was `NAME.tell`, or forests told of some totals alone. Counts of pairs of bins (`metric = "gram"`) are totals that
+the hub does read; a run with them is described as if the hub read all.
 """
 
 from __future__ import annotations
@@ -12,15 +12,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kohort.report.words import SEALED_TOTALS, TOLD
+from kohort.report.words import SEALED_TOTALS, TOLD, TOLD_SPLITS
 
 __all__ = ["described", "sealed_totals"]
 
-_LEARNER: Final = "additive"
-_TOLD: Final = (
-    "read by the hub, and the same from every site: the bins over all sites, how many persons each holds and, at the "
-    "end, the model, its values rounded"
-)
+_ADDITIVE, _TREES = "additive", "trees"
+_SAME: Final = "read by the hub, and the same from every site:"
+_TOLD: Final = {
+    _ADDITIVE: (
+        TOLD,
+        f"{_SAME} the bins over all sites, how many persons each holds and, at the end, the model, its values rounded",
+    ),
+    _TREES: (
+        TOLD_SPLITS,
+        f"{_SAME} the bins over all sites, how the trees of the model grow, which child of a node has fewer rows, and "
+        "the loss of held-out rows",
+    ),
+}
+"""By learner: how a page calls what the hub is told, and what that is."""
 _TOTAL: Final = "sites alone can read the totals over all sites; the hub cannot, unless a site helps it"
 
 
@@ -35,10 +44,16 @@ def sealed_totals(disclosed: Sequence[Mapping[str, Any]], plan: Mapping[str, Any
         Names of tasks; none where the hub reads the totals, or a part of them.
     """
     keys = (plan or {}).get("method") or {}
-    if any(section.get("metric") == "gram" for section in (keys, keys.get(_LEARNER)) if isinstance(section, Mapping)):
+    if any(section.get("metric") == "gram" for section in (keys, keys.get(_ADDITIVE)) if isinstance(section, Mapping)):
         return frozenset()
-    told = {_name(item) for item in disclosed if _is_disclosed(item)}
-    return frozenset(f"{name}.total" for name in told)
+    told = {_name(item): _times(item) for item in disclosed if _is_disclosed(item)}
+    totals = {str(item["what"]): _times(item) for item in disclosed if item["kind"] == "secure-sum"}
+    # Forests tell of every total; where they sealed some alone, that was every second one. Sites may drop out between.
+    return frozenset(
+        f"{name}.total"
+        for name, times in told.items()
+        if _learner(name) != _TREES or 4 * times >= 3 * totals.get(f"{name}.total", 0)
+    )
 
 
 def described(disclosed: Sequence[Mapping[str, Any]], plan: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -49,7 +64,8 @@ def described(disclosed: Sequence[Mapping[str, Any]], plan: Mapping[str, Any] | 
         plan: The plan of the run.
 
     Returns:
-        The same, where `shown_as` is `words.SEALED_TOTALS` or `words.TOLD`; other releases have none.
+        The same, where `shown_as` is `words.SEALED_TOTALS`, `words.TOLD` or `words.TOLD_SPLITS`; other releases have
+        none.
     """
     sealed = sealed_totals(disclosed, plan)
     return [_described(item, sealed) for item in disclosed]
@@ -59,13 +75,23 @@ def _described(item: Mapping[str, Any], sealed: frozenset[str]) -> dict[str, Any
     if item["kind"] == "secure-sum" and item["what"] in sealed:
         return {**item, "shown_as": SEALED_TOTALS, "in_words": _TOTAL}
     if _is_disclosed(item) and f"{_name(item)}.total" in sealed:
-        return {**item, "shown_as": TOLD, "in_words": _TOLD}
+        kind, told = _TOLD[_learner(_name(item))]
+        return {**item, "shown_as": kind, "in_words": told}
     return dict(item)
 
 
 def _is_disclosed(item: Mapping[str, Any]) -> bool:
     name = _name(item)
-    return item["kind"] == "secure-sum" and item["what"] == f"{name}.disclose" and name.split(".")[-1] == _LEARNER
+    return item["kind"] == "secure-sum" and item["what"] == f"{name}.disclose" and _learner(name) in _TOLD
+
+
+def _learner(name: str) -> str:
+    """The learner of a task, which may be a part of another method."""
+    return name.rpartition(".")[2]
+
+
+def _times(item: Mapping[str, Any]) -> int:
+    return int(item.get("releases", 1))
 
 
 def _name(item: Mapping[str, Any]) -> str:

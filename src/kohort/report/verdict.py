@@ -80,7 +80,8 @@ def _scope(run: Run) -> str:
 
 def _headline(private: Sequence[DisclosureRow]) -> str:
     kinds = {item.kind for item in private if item.holds_rows or not item.label.startswith("counts of")}
-    sealed = "The hub reads bins, their counts and the model; sites alone read totals"
+    read = "splits" if any(item.shown_as == words.TOLD_SPLITS for item in private) else "their counts"
+    sealed = f"The hub reads bins, {read} and the model; sites alone read totals"
     for found, text in (
         ({"raw"}, "Raw rows left the sites"),
         ({"k-anonymous", "k-km"}, "Generalised rows left the sites"),

@@ -14,6 +14,7 @@ __all__ = [
     "SEALED",
     "SEALED_TOTALS",
     "TOLD",
+    "TOLD_SPLITS",
     "Kind",
     "bound",
     "budget",
@@ -65,6 +66,7 @@ SEALED = (
 """What totals that sites alone read leave open."""
 SEALED_TOTALS = "sealed totals"
 TOLD = "told of sealed totals"
+TOLD_SPLITS = "told of growing trees"
 """How a page tells apart what sites alone read and what the hub is told of it; both are secure sums in the ledger."""
 _KINDS = (
     Kind(
@@ -161,6 +163,14 @@ _KINDS = (
         "#c2649a",
         "What sites tell the hub of sealed totals, the same from every site: the bins of columns, how many persons of "
         "all sites each holds, never few, and the finished model, its values rounded. There is no noise in it.",
+    ),
+    Kind(
+        TOLD_SPLITS,
+        "bins, splits and model",
+        "guarded",
+        "#c2649a",
+        "What sites tell the hub of sealed totals, the same from every site: the bins of columns, how the trees of the "
+        "model grow, which child of a node has fewer rows, and the loss of held-out rows. There is no noise in it.",
     ),
     Kind(
         "public",

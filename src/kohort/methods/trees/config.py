@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isclose
 from typing import Annotated
@@ -13,7 +12,7 @@ from kohort.errors import ConfigError
 from kohort.models.trees.options import MOST_DEPTH, TreeOptions
 from kohort.protocol.plan.phases import SecureSumSection
 
-__all__ = ["MAY_BE_SMALL", "TELLS", "Trees", "options_of", "shape_of", "tree_rounds", "withheld_rounds", "words_of"]
+__all__ = ["MAY_BE_SMALL", "TELLS", "Trees", "options_of", "shape_of", "tree_rounds", "words_of"]
 
 _PARTS = 20
 """Parts of a table's rows; held-out rows are some of them, so that totals of two plans differ by whole parts."""
@@ -55,8 +54,8 @@ class Trees:
     """Share of the rows that no tree is fitted to; their loss decides how many steps are kept. 0 keeps all steps. Steps
     of 0.05: two plans whose shares are close to each other would show the few rows between."""
     min_cell: Annotated[int, Ge(1)] = 1
-    """Fewest rows, over all sites, of a filled cell in a total that opens. Above 1, small cells are withheld: sites
-    count cells in totals that they alone read, and join bins that hold too few. That takes two rounds per level."""
+    """Fewest rows, over all sites, of a filled cell whose gradients are summed. Above 1, sites count the rows of cells
+    first, and join bins that hold too few. That takes two rounds per level."""
     patience: Annotated[int, Ge(1)] = 2
     """Steps without a smaller loss on held-out rows before boosting ends."""
     secure: SecureSumSection = field(default_factory=lambda: SecureSumSection(sum="masks"))
@@ -127,20 +126,19 @@ def tree_rounds(config: Trees) -> int:
     return 1 + levels * (2 if config.min_cell > 1 else 1) + (config.holdout > 0)
 
 
-def withheld_rounds(config: Trees) -> Sequence[int]:
-    """The rounds of a plan whose totals sites alone read: those that count cells; none where small cells may open."""
-    return (0, *range(1, tree_rounds(config), 2)) if config.min_cell > 1 else ()
-
-
 def words_of(config: Trees) -> str:
     """What the totals are, for people."""
     if config.min_cell == 1:
         return MAY_BE_SMALL
     return (
-        "rows per cell in rounds that sites alone can read; in the others gradients, curvatures and rows per node, "
-        f"column and bin of growing trees, where bins are joined until filled ones have {config.min_cell} rows. "
-        "Totals of different trees overlap, and what they differ by may be fewer rows"
+        "rows per cell, and then gradients, curvatures and rows per node, column and bin of growing trees, where bins "
+        f"are joined until filled ones have {config.min_cell} rows. Totals of different trees overlap, and what they "
+        "differ by may be fewer rows"
     )
 
 
-TELLS = "the bins of all columns, which bins of growing trees are joined, and the loss of held-out rows"
+TELLS = (
+    "the bins of all columns, which nodes of growing trees split where, the values of their children and which of them "
+    "has fewer rows, and the loss of held-out rows"
+)
+"""What sites say of sealed totals, for people."""

@@ -1,17 +1,18 @@
 """Boosted forests from sums of histograms (Friedman 2001; second-order splits as in Chen and Guestrin 2016).
 
 In each boosting step several trees are grown side by side, level by level. For every open node, column and bin, sites
-add up the gradients, the curvatures and the rows; hub and sites find the same splits from the total. All numbers are
-whole numbers of a grid, made row by row, so the model is bit for bit the one that pooled rows give.
+add up the gradients, the curvatures and the rows; every site finds the same splits from the total, and tells the hub
+the splits alone. All numbers are whole numbers of a grid, made row by row, so the model is bit for bit the one that
+pooled rows give.
 
 Threat model: a hub that lies, without a site on its side (totals are checked by sites); with `secure.sum = "none"`, a
 hub that is trusted with each site's own sums.
 
 Guarantee: SecureSum over at least three sites; Aggregate without a secure sum.
 
-Sharp edges: the totals are not cell-safe. Deep nodes have bins of few persons, and the hub sees their counts and
-gradients; a policy with `min_sum_cell` above 1 refuses the plan unless `min_cell` withholds small cells. Then sites
-count cells in totals that they alone read, and join small ones; totals of different trees still overlap. Held-out rows
+Sharp edges: the totals are not cell-safe. Deep nodes have bins of few persons, and every site, or a hub with a site on
+its side, reads their counts and gradients; a hub alone does not. A policy with `min_sum_cell` above 1 refuses the plan
+unless `min_cell` joins small cells before gradients are summed; totals of different trees still overlap. Held-out rows
 are chosen by a hash of the person's identifier or, where none is declared, of the row's content: rows of one person, or
 equal rows, are held out together. Leaves count rows, not persons.
 """
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.methods.registry import Method
-from kohort.methods.trees.config import TELLS, Trees, options_of, tree_rounds, withheld_rounds, words_of
+from kohort.methods.trees.config import TELLS, Trees, options_of, tree_rounds, words_of
 from kohort.models.rows import Rows
 from kohort.models.trees.learner import TreeLearner, TreeRows
 from kohort.models.trees.model import TreeModel
@@ -46,8 +47,8 @@ __all__ = ["METHOD", "TRAINING", "ForestLearner", "fit"]
 
 MOST_CLASSES = 100
 NOT_CELL_SAFE = (
-    "the opened totals are not cell-safe: nodes deep in a tree have bins of few persons, whose counts and gradients "
-    "the hub sees"
+    "the totals are not cell-safe: nodes deep in a tree have bins of few persons, whose counts and gradients every "
+    "site reads; the hub is told the splits alone"
 )
 
 
@@ -95,16 +96,16 @@ class ForestLearner(Learner):
 
     @property
     def sealed(self) -> bool:
-        """Whether the next total counts cells that are withheld where they are small."""
+        """Whether the hub must not read the next total; its cells may hold few persons."""
         return self.inner.sealed
 
     @property
     def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
-        """Bins, or which of them are joined, and the loss of held-out rows."""
+        """Bins, or how nodes split and which cells are joined, and the loss of held-out rows."""
         return self.inner.tells
 
     def disclosed(self) -> StateArrays:
-        """What follows from counts of cells, without the counts."""
+        """What follows from a total, without its numbers."""
         return self.inner.disclosed()
 
     def informed(self, arrays: Mapping[str, NDArray[Any]]) -> ForestLearner:
@@ -116,29 +117,24 @@ class ForestLearner(Learner):
         try:
             return ForestLearner(self.inner.informed(arrays))
         except ValueError:
-            raise IntegrityError("sites told of bins that do not fit the columns") from None
+            raise IntegrityError("sites told of bins or splits that do not fit the columns") from None
 
     def contribution(self, rows: Rows, memory: Memory) -> Whole:
         """Counts of cells at first; then gradients, curvatures and rows per node, column and bin."""
         return self.inner.contribution(rows, memory.get(TreeRows, lambda: self.inner.rows_of(rows)))
 
     def after(self, total: Whole, sites: int) -> ForestLearner:
-        """The learner that follows from the next total.
-
-        Raises:
-            DataError: There are too few rows over all sites to split once.
-        """
+        """The learner that follows from the next total."""
         del sites
-        found = self.inner.after(total)
-        if self.inner.stage == "bins" and found.rows < 2 * found.options.min_leaf:
+        return ForestLearner(self.inner.after(total))
+
+    def check(self) -> None:
+        """Refuse to go on with too few rows, or after a step without a single split: too few rows differ."""
+        forest = self.inner.forest
+        if forest is not None and self.inner.rows < 2 * self.inner.options.min_leaf:
             raise DataError(
                 "there are too few rows over all sites for a single split", hint="Lower method.min_leaf, or add rows"
             )
-        return ForestLearner(found)
-
-    def check(self) -> None:
-        """Refuse to go on after a step without a single split: all rows are alike in all columns, or too few differ."""
-        forest = self.inner.forest
         if forest is not None and len(forest.trees) and not (forest.trees.split >= 0).any():
             raise DataError(
                 f"no column can be split into two parts of {self.inner.options.min_leaf} rows with different targets",
@@ -154,7 +150,7 @@ class ForestLearner(Learner):
         return TreeModel(inner.encoder, inner.forest)
 
     def checkpoint(self) -> StateArrays:
-        """All public numbers: bins, finished trees, and those that grow with the cells of their open nodes."""
+        """Bins, finished trees, and those that grow; at a site with the cells of their open nodes."""
         return self.inner.arrays()
 
     def restored(self, arrays: Mapping[str, NDArray[Any]]) -> ForestLearner:
@@ -167,7 +163,7 @@ TRAINING = CheckedTraining(
     ForestLearner.start,
     lambda approved: tree_rounds(approved.config),
     lambda approved: words_of(approved.config),
-    seals=lambda approved: withheld_rounds(approved.config),
+    seals=lambda approved: range(tree_rounds(approved.config)),
     tells=TELLS,
 )
 
@@ -221,11 +217,11 @@ def fit(config: Trees, hub: Hub, training: CheckedTraining) -> ProtocolGenerator
 def _about_cells(config: Trees) -> str:
     if config.min_cell == 1:
         return NOT_CELL_SAFE
-    return f"bins with fewer than {config.min_cell} rows were joined before their sums opened"
+    return f"bins with fewer than {config.min_cell} rows were joined before sites read their sums"
 
 
 def claims(config: Trees, rows: int) -> Sequence[Guarantee]:
-    """Shares of sums, whose totals have cells of any size, unless small ones are withheld."""
+    """Shares of sums, whose totals have cells of any size, unless small ones are joined."""
     return (find_scheme(config.secure.sum).claim(3, rows), Cells(least=config.min_cell))
 
 

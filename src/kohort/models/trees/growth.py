@@ -1,11 +1,12 @@
 """Growing the parallel trees of one boosting step, level by level, from totals of histograms.
 
 At each level, one total has the cells of the smaller child of every split node; those of its sibling are what the
-parent has more. The same object at the hub and at every site gets the same totals, so it finds the same splits.
+parent has more. The same object at every site gets the same totals, so it finds the same splits. A hub that does not
+read them follows the splits that sites tell (`follow`).
 
-With `min_cell` above 1 there are two totals per level. The first counts the rows of every cell, for sites alone; cells
-are joined along the order of cuts until each has enough rows or none. The second has the sums of joined cells. Siblings
-are joined alike, and by whole cells of their parent, so that no difference of totals of one tree has fewer rows.
+With `min_cell` above 1 there are two totals per level. The first counts the rows of every cell; cells are joined along
+the order of cuts until each has enough rows or none. The second has the sums of joined cells. Siblings are joined
+alike, and by whole cells of their parent, so that no difference of totals of one tree has fewer rows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from kohort.models.trees.bins import ABSENT, Bins, joined_codes
 from kohort.models.trees.forest import Trees
 from kohort.models.trees.kernel import best_splits, complete, histograms, join_cells
+from kohort.models.trees.level import LevelSplits
 from kohort.models.trees.options import SCALE, TreeOptions
 
 __all__ = ["Growth"]
@@ -201,38 +203,53 @@ class Growth:
                 found[tree, number] = np.where(begin < 0, -1, begin + self.starts[tree, number] + bins)
         return found if self.layout is None else np.where(found < 0, -1, self.layout[found])
 
-    def take(self, total: NDArray[np.int64]) -> None:
-        """Split the open nodes by a total of `counted` over all sites, and open the next level; or join small cells."""
+    def take(self, total: NDArray[np.int64]) -> LevelSplits | None:
+        """Split the open nodes by a total of `counted` over all sites, and open the next level; or join small cells.
+
+        Args:
+            total: The numbers.
+
+        Returns:
+            How the nodes were split; None where small cells were joined.
+        """
         if self.counting:
             self.layout = self._joined(total)
-            return
+            return None
         cells = self._completed(total.reshape(-1, 3))
-        facts = np.empty((len(self.open.tree), 3), dtype=np.int64)
-        sums, gains = np.zeros((len(facts), 3), dtype=np.int64), np.empty(len(facts))
-        best_splits(
-            cells,
-            self.open.begin,
-            self.open.tree,
-            self.columns,
-            self.starts,
-            self.sizes,
-            self.bins.missing,
-            self._order,
-            self.options.l2,
-            self.options.min_leaf,
-            facts,
-            gains,
-            sums,
-        )
-        nodes = self._sums_of_nodes(cells)
+        level = self._splits(cells)
+        self.before = cells if self.layout is None else cells[:0]
+        self._grow(level)
+        return level
+
+    def follow(self, level: LevelSplits) -> None:
+        """Split the open nodes as somebody who read the total says.
+
+        Args:
+            level: How they were split; nothing of it can be relied on.
+
+        Raises:
+            ValueError: It does not fit the open nodes.
+        """
+        columns = self.columns[self.open.tree]
+        roots = len(self.trees) if self.level == 0 else 0
+        level.check(nodes=len(self.open.tree), roots=roots, columns=columns, sizes=self.bins.sizes[columns])
+        self._grow(level)
+
+    def _grow(self, level: LevelSplits) -> None:
+        """The next level of the trees, and its open nodes."""
+        chosen = level.split >= 0
+        tree, node = self.open.tree[chosen], self.open.node[chosen]
+        self.trees.split[tree, node], self.trees.cut[tree, node] = level.split[chosen], level.cut[chosen]
+        self.trees.left[tree, node], self.trees.gain[tree, node] = level.left[chosen], level.gain[chosen]
+        self.trees.value[tree, 2 * node + 1] = level.values[chosen, 0]
+        self.trees.value[tree, 2 * node + 2] = level.values[chosen, 1]
         if self.level == 0:
-            self.trees.value[self.open.tree, 0] = self._steps(nodes)
-        self._split(facts, gains, sums, nodes - sums)
-        self.known, self.before = self.open, cells if self.layout is None else cells[:0]
+            self.trees.value[self.open.tree, 0] = level.roots
+        self.known = self.open
         if self.layout is not None:
             self.joined_before, self.layout = self.layout, None
         self.level += 1
-        self._open_next(facts[:, 0] >= 0, sums[:, 2], nodes[:, 2] - sums[:, 2])
+        self._open_next(level.grows)
 
     def _joined(self, counts: NDArray[np.int64]) -> Cells:
         """The group of every cell."""
@@ -312,26 +329,50 @@ class Growth:
         step: NDArray[np.float64] = -(sums[:, 0] / SCALE) / (sums[:, 1] / SCALE + self.options.l2)
         return step
 
-    def _split(self, facts: Cells, gains: NDArray[np.float64], left: Cells, right: Cells) -> None:
-        chosen = facts[:, 0] >= 0
-        tree, node = self.open.tree[chosen], self.open.node[chosen]
-        self.trees.split[tree, node] = self.columns[tree, facts[chosen, 0]]
-        self.trees.cut[tree, node] = self._last[tree, facts[chosen, 0], facts[chosen, 1]]
-        self.trees.left[tree, node] = facts[chosen, 2]
-        self.trees.gain[tree, node] = gains[chosen]
-        self.trees.value[tree, 2 * node + 1] = self._steps(left[chosen])
-        self.trees.value[tree, 2 * node + 2] = self._steps(right[chosen])
+    def _splits(self, cells: Cells) -> LevelSplits:
+        """The best split of every open node, by its cells."""
+        facts = np.empty((len(self.open.tree), 3), dtype=np.int64)
+        sums, gains = np.zeros((len(facts), 3), dtype=np.int64), np.empty(len(facts))
+        best_splits(
+            cells,
+            self.open.begin,
+            self.open.tree,
+            self.columns,
+            self.starts,
+            self.sizes,
+            self.bins.missing,
+            self._order,
+            self.options.l2,
+            self.options.min_leaf,
+            facts,
+            gains,
+            sums,
+        )
+        nodes = self._sums_of_nodes(cells)
+        others, chosen, tree = nodes - sums, facts[:, 0] >= 0, self.open.tree
+        column, place = np.where(chosen, facts[:, 0], 0), np.where(chosen, facts[:, 1], 0)
+        values = np.zeros((len(facts), 2))
+        values[chosen] = np.stack([self._steps(sums[chosen]), self._steps(others[chosen])], axis=1)
+        large = np.maximum(sums[:, 2], others[:, 2]) >= 2 * self.options.min_leaf
+        grows = chosen & large & (self.level + 1 < self.options.depth)
+        return LevelSplits(
+            split=np.where(chosen, self.columns[tree, column], -1).astype(np.int16),
+            cut=np.where(chosen, self._last[tree, column, place], 0).astype(np.uint8),
+            left=np.where(chosen, facts[:, 2], 0).astype(np.uint8),
+            gain=np.where(chosen, gains, 0.0),
+            values=values,
+            roots=self._steps(nodes) if self.level == 0 else np.zeros(0),
+            grows=np.where(grows, np.where(sums[:, 2] <= others[:, 2], 1, 2), 0).astype(np.uint8),
+        )
 
-    def _open_next(self, chosen: NDArray[np.bool_], left: NDArray[np.int64], right: NDArray[np.int64]) -> None:
-        """Ask for the smaller child of every split node, where a child has rows enough to be split."""
+    def _open_next(self, grows: NDArray[np.uint8]) -> None:
+        """Ask for the smaller child of every node that grows on."""
         asked: list[tuple[int, int]] = []
         opened: list[tuple[int, int]] = []
-        if self.level < self.options.depth:
-            worth = chosen & (np.maximum(left, right) >= 2 * self.options.min_leaf)
-            for place in np.flatnonzero(worth).tolist():
-                tree, node = int(self.open.tree[place]), int(self.open.node[place])
-                asked.append((tree, 2 * node + (1 if left[place] <= right[place] else 2)))
-                opened += [(tree, 2 * node + 1), (tree, 2 * node + 2)]
+        for place in np.flatnonzero(grows).tolist():
+            tree, node = int(self.open.tree[place]), int(self.open.node[place])
+            asked.append((tree, 2 * node + int(grows[place])))
+            opened += [(tree, 2 * node + 1), (tree, 2 * node + 2)]
         if self.options.min_cell > 1:
             asked = opened
         self.asked, self.open = _Open.of(asked, self.widths), _Open.of(opened, self.widths)

@@ -1,4 +1,4 @@
-"""Boosting over totals: what hub and sites compute alike, and what a site adds.
+"""Boosting over totals: what follows from each of them, what a site adds, and what sites tell a hub that reads none.
 
 The learner begins with one total that makes the bins, then takes one total per level of every step, and one more for
 the loss of held-out rows after the last step. It holds public numbers alone; what belongs to a site's rows is
@@ -22,6 +22,7 @@ from kohort.models.trees.columns import tree_columns
 from kohort.models.trees.forest import Forest, Trees
 from kohort.models.trees.growth import Growth
 from kohort.models.trees.kernel import hashes, losses, route, slopes
+from kohort.models.trees.level import LevelSplits
 from kohort.models.trees.options import SCALE, TreeOptions
 from kohort.models.trees.soft import SoftCells, soft_cells
 from kohort.tables.encoder import Encoder
@@ -81,6 +82,8 @@ class TreeLearner:
     """Over all sites."""
     totals: int = 0
     """How many were taken."""
+    grown: LevelSplits | None = None
+    """How the last total split the open nodes; None where it did not."""
     marginal: Integers = field(default_factory=lambda: np.zeros((0, 256), dtype=np.int64))
     """[columns, 256] rows per code, by which generalised cells are drawn; empty where there are none."""
 
@@ -113,9 +116,8 @@ class TreeLearner:
 
     @property
     def sealed(self) -> bool:
-        """Whether the next total is for sites alone: one with counts of small cells, where they are withheld."""
-        counting = self.growth is None or self.growth.counting
-        return self.options.min_cell > 1 and not self.done and counting
+        """Whether the next total is for sites alone: each has cells that few persons may be in."""
+        return not self.done
 
     def after(self, total: Integers) -> TreeLearner:
         """The learner that follows from the next total.
@@ -135,7 +137,7 @@ class TreeLearner:
         found = copy.copy(self)
         found.history = list(self.history)
         found.growth = None if self.growth is None else self.growth.copied()
-        found.totals += 1
+        found.totals, found.grown = self.totals + 1, None
         return found
 
     def _take(self, total: Integers) -> None:
@@ -149,11 +151,15 @@ class TreeLearner:
             if self.stage == "judge" or self._worse:
                 self._finish()
                 return
-        growth = self.growth
-        if growth is None or self.forest is None:
+        if self.growth is None:
             raise ValueError("a total came in after the last one")
-        growth.take(total)
-        if growth.finished and growth.layout is None:
+        self.grown = self.growth.take(total)
+        self._end_level()
+
+    def _end_level(self) -> None:
+        """Begin the next step where the trees of this one have grown."""
+        growth = self.growth
+        if growth is not None and self.forest is not None and growth.finished and growth.layout is None:
             self.forest = self.forest.with_trees(self.forest.trees.joined(growth.trees))
             self._next_step()
 
@@ -229,7 +235,7 @@ class TreeLearner:
         """Types and shapes of what `disclosed` gives after the next total."""
         found: dict[str, tuple[str, tuple[int | None, ...]]] = {"history": ("<f8", (None,))}
         if self.stage != "bins":
-            return found | {"layout": ("<i4", (None,))}
+            return found | {"layout": ("<i4", (None,)), **LevelSplits.shapes()}
         columns = len(self.columns)
         return found | {
             "bins.codes": ("|u1", (None,)),
@@ -241,18 +247,17 @@ class TreeLearner:
             "bins.other": ("|u1", (columns,)),
             "base": ("<f8", (self.outputs,)),
             "rows": ("<i8", (1,)),
-            "marginal": ("<i8", (None, 256)),
         }
 
     def disclosed(self) -> dict[str, NDArray[Any]]:
-        """What follows from a sealed total: bins, or which cells are joined, and the losses of held-out rows."""
+        """What follows from a sealed total: bins, splits or which cells are joined, and losses of held-out rows."""
         found: dict[str, NDArray[Any]] = {"history": np.asarray(self.history, dtype=np.float64)}
         growth, forest = self.growth, self.forest
         if self.totals == 1 and forest is not None:
             rows = np.asarray([self.rows], dtype=np.int64)
-            return found | {**forest.bins.arrays(), "base": forest.base, "rows": rows, "marginal": self.marginal}
+            return found | {**forest.bins.arrays(), "base": forest.base, "rows": rows}
         layout = np.zeros(0) if growth is None or growth.layout is None else growth.layout
-        return found | {"layout": layout.astype(np.int32)}
+        return found | {"layout": layout.astype(np.int32), **(self.grown or LevelSplits.none()).arrays()}
 
     def informed(self, arrays: Mapping[str, NDArray[Any]]) -> TreeLearner:
         """The learner after a sealed total, by what sites tell of it.
@@ -268,20 +273,31 @@ class TreeLearner:
         """
         found = self._copied()
         found.history = arrays["history"].tolist()
+        known, more = len(self.history), len(found.history) - len(self.history)
+        if found.history[:known] != self.history or more > self._judges or not np.isfinite(found.history).all():
+            raise ValueError("losses of other rounds")
         if found.stage == "bins":
             bins = Bins.of_arrays(arrays)
             if tuple(map(len, bins.code_of)) != tuple(column.all_cells for column in self.columns):
                 raise ValueError("bins of other columns")
-            found.rows, found.marginal = int(arrays["rows"][0]), arrays["marginal"].copy()
+            found.rows = int(arrays["rows"][0])
             found._begin(bins, arrays["base"].copy())
         elif found.stage == "judge" or found._worse:
             found._finish()
         elif found.growth is not None:
-            layout = arrays["layout"].astype(np.int64)
-            if len(layout) != found.growth.open.cells or (np.unique(layout) != np.arange(layout.max() + 1)).any():
-                raise ValueError("groups of other cells")
-            found.growth.layout = layout
+            found._follow(found.growth, arrays)
         return found
+
+    def _follow(self, growth: Growth, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Join cells, or split nodes, as sites tell."""
+        if growth.counting:
+            layout = arrays["layout"].astype(np.int64)
+            if len(layout) != growth.open.cells or (np.unique(layout) != np.arange(layout.max() + 1)).any():
+                raise ValueError("groups of other cells")
+            growth.layout = layout
+            return
+        growth.follow(LevelSplits.of_arrays(arrays))
+        self._end_level()
 
     # What a site adds
 
@@ -393,6 +409,8 @@ class TreeLearner:
         found = {"numbers": np.asarray(numbers, dtype=np.int64), "history": np.asarray(self.history, dtype=np.float64)}
         if self.options.soft:
             found["marginal"] = self.marginal
+        if self.grown is not None:
+            found |= self.grown.arrays()
         if self.forest is not None:
             found |= {**self.forest.bins.arrays(), **self.forest.trees.arrays("trees"), "base": self.forest.base}
         return found if self.growth is None else found | self.growth.arrays()
@@ -410,6 +428,7 @@ class TreeLearner:
         stage, found.step, found.rows, found.totals = (int(number) for number in arrays["numbers"])
         found.stage, found.history = _STAGES[stage], arrays["history"].tolist()
         found.marginal = arrays["marginal"].copy() if self.options.soft else self.marginal
+        found.grown = LevelSplits.of_arrays(arrays) if "level.split" in arrays else None
         if "base" in arrays:
             bins, trees = Bins.of_arrays(arrays), Trees.of_arrays(arrays, "trees")
             found.forest = Forest(bins, arrays["base"].copy(), self.options.rate / self.options.trees, trees)

@@ -259,6 +259,9 @@ def learn_pooled(start: Callable[[Setting], Learner], setting: Setting, tables: 
 
     Returns:
         The learner at the end.
+
+    Raises:
+        KohortError: Nothing may be learned from the totals.
     """
     learner, memories = start(setting), [Memory() for _ in tables]
     for _ in range(rounds):
@@ -266,4 +269,5 @@ def learn_pooled(start: Callable[[Setting], Learner], setting: Setting, tables: 
             break
         parts = [learner.contribution(rows, memory) for rows, memory in zip(tables, memories, strict=True)]
         learner = learner.after(np.sum(parts, axis=0, dtype=np.int64), len(tables))
+        learner.check()
     return learner

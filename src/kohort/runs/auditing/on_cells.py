@@ -1,7 +1,8 @@
-"""Attacks on the totals that additive models and forests are learned from: the cells as the hub opened them.
+"""Attacks on the totals that additive models and forests are learned from: the cells as whoever reads them has them.
 
 Totals of a secure sum are the sums of what sites add, so they are formed again from the rows of the run by its own
-learner, whose central twin gives the same bits. Sealed totals, which sites alone read, are left out.
+learner, whose central twin gives the same bits. Sites read them, and a hub with a site on its side; a hub alone does
+only without a secure sum. Totals that count rows alone are left out: they say nothing about targets.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ def _asked(replay: Replay) -> _Asked:
 
 
 def _by(replay: Replay) -> str:
-    """Who reads the totals: sites alone where an additive model is learned over secure sums, else the hub, too."""
-    return "hub and a site" if replay.plan.method == "additive" and replay.plan.config.secure.sum != "none" else "hub"
+    """Who reads the totals: sites alone where sums are secure, else the hub, too."""
+    return "hub and a site" if replay.plan.config.secure.sum != "none" else "hub"
 
 
 def _closed(replay: Replay) -> str:
@@ -132,10 +133,7 @@ def _closed(replay: Replay) -> str:
 
 
 def _totals(replay: Replay, asked: _Asked) -> Iterator[tuple[Learner, Whole, list[_Part]]]:
-    """Every total that the attacker reads, with the learner before it; members and others have brought theirs up to it.
-
-    Sealed totals of an additive model are read by sites; of a forest, only those that the hub opens are attacked.
-    """
+    """Every total with sums of targets, and the learner before it; members and others have brought theirs up to it."""
     training = training_of(replay)
     assert training is not None  # noqa: S101 - methods of that name have one
     setting, rounds = setting_of(replay, training)
@@ -145,9 +143,15 @@ def _totals(replay: Replay, asked: _Asked) -> Iterator[tuple[Learner, Whole, lis
         if learner.finished:
             return
         totals = [learner.contribution(rows, memory) for rows, memory in parts]
-        if not learner.sealed or isinstance(learner, ExactLearner):
+        if not _counts_rows(learner):
             yield learner, totals[0], parts[1:]
         learner = learner.after(totals[0], len(replay.population.names))
+
+
+def _counts_rows(learner: Learner) -> bool:
+    """Whether the next total of a forest has rows per cell and nothing else."""
+    growth = learner.inner.growth if isinstance(learner, ForestLearner) else None
+    return growth is not None and growth.counting
 
 
 def _expected(learner: Learner, rows: Rows, memory: Memory) -> Floats:

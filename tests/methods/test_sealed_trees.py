@@ -1,0 +1,159 @@
+"""What a hub learns while a forest grows: bins, splits and values; cells of totals are sealed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.methods.test_trees import TABLE, _bytes, _plan, _run, _setting
+
+from kohort.crypto.sums.checked import from_residues
+from kohort.errors import IntegrityError
+from kohort.methods.trees.method import METHOD, ForestLearner
+from kohort.models.rows import encode_rows
+from kohort.models.trees.growth import Growth
+from kohort.models.trees.learner import TreeLearner
+from kohort.models.trees.level import LevelSplits
+from kohort.protocol.wire import decode
+from kohort.rounds.totals.course import Course
+from kohort.rounds.totals.learner import Memory
+from kohort.testing import listening
+
+BINS = {"history", "bins.codes", "bins.cells", "bins.sizes", "bins.missing", "bins.ordered", "bins.rank", "bins.other",
+        "base", "rows"}  # fmt: skip
+GROWN = {"history", "layout", *LevelSplits.shapes()}
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, **method: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    """The numbers of each level's total as the hub opens them and as sites read them, and the hub's learners."""
+    heard: list[Any] = []
+    true: dict[int, Any] = {}
+    learners: list[Any] = []
+    honest, taken = Course.keep, Growth.take
+
+    def keep(self: Course, number: int, total: Any, sites: Any) -> None:
+        growth = self.learner.inner.growth  # type: ignore[attr-defined]
+        if growth is not None:
+            length = growth.length
+            heard.append(from_residues(total[:-1]).view(np.int64)[-length:] if length else np.zeros(0))
+            learners.append(self.learner)
+        honest(self, number, total, sites)
+
+    def take(self: Growth, total: Any) -> LevelSplits | None:
+        true.setdefault(len(heard), total.copy())
+        return taken(self, total)
+
+    monkeypatch.setattr(Course, "keep", keep)
+    monkeypatch.setattr(Growth, "take", take)
+    _run(_plan(3, method=method))
+    return heard, [true[place] for place in sorted(true)], learners
+
+
+def read(heard: list[Any], true: list[Any]) -> float:
+    """The share of the filled cells whose number the hub has."""
+    assert [len(one) for one in heard[: len(true)]] == [len(one) for one in true]
+    numbers, truth = np.concatenate(heard[: len(true)]), np.concatenate(true)
+    return float((numbers == truth)[truth != 0].mean())
+
+
+@pytest.mark.parametrize("least", [1, 8])
+def test_no_number_of_a_cell_is_in_what_the_hub_opens(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    heard, true, _ = opened(monkeypatch, min_cell=least)
+    assert len(true) >= 6
+    assert read(heard, true) == 0.0
+
+
+def test_all_of_them_would_be_if_totals_were_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TreeLearner, "sealed", property(lambda self: self.stage == "bins"))
+    heard, true, _ = opened(monkeypatch)
+    assert read(heard, true) == 1.0
+
+
+def test_the_hub_has_no_cells_of_open_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, learners = opened(monkeypatch)
+    cells = [learner.inner.growth.before for learner in learners]
+    assert any(learner.inner.growth.level > 1 for learner in learners)
+    assert all(part.size == 0 for part in cells)
+    assert not any(len(learner.checkpoint().get("growing.cells", ())) for learner in learners)
+
+
+@pytest.mark.parametrize("scheme", ["masks", "bfv"])
+def test_after_every_total_the_hub_is_told_bins_or_splits_and_nothing_else(scheme: str) -> None:
+    with listening() as heard:
+        outcome = _run(_plan(3, scheme))
+    told: dict[int, set[str]] = {}
+    for _, task, number, data in heard.replies:
+        if task == "trees.disclose":
+            told[number] = set(decode(data).arrays)
+    assert sorted(told) == list(range(outcome.rounds))
+    assert told.pop(0) == BINS
+    assert all(names == GROWN for names in told.values())
+    assert _bytes(outcome) == _bytes(_run(_plan(3, "none")))
+
+
+def test_the_contract_seals_every_total() -> None:
+    plan = _plan(3)
+    steps = {step.task: step for block in METHOD.contract(_setting(plan).approved).blocks for step in block}
+    assert list(steps["trees.disclose"].rounds) == list(steps["trees.total"].rounds)
+    assert "sites alone can read the totals" in steps["trees.total"].says
+    assert "in clear" not in steps["trees.total"].says
+
+
+def first_level() -> tuple[ForestLearner, ForestLearner]:
+    """A learner before a total of cells, and after it."""
+    setting = _setting(_plan(3))
+    rows = encode_rows(setting.encoder, TABLE)
+    learner = ForestLearner.start(setting)
+    learner = learner.after(learner.contribution(rows, Memory()), 3)
+    return learner, learner.after(learner.contribution(rows, Memory()), 3)
+
+
+def test_a_hub_that_is_told_grows_the_same_trees() -> None:
+    before, after = first_level()
+    told = before.informed(after.disclosed())
+    assert told.length == after.length
+    assert told.inner.growth is not None
+    assert after.inner.growth is not None
+    for name, array in after.inner.growth.trees.arrays("t").items():
+        assert told.inner.growth.trees.arrays("t")[name].tobytes() == array.tobytes()
+
+
+def test_a_site_that_restarts_tells_the_same() -> None:
+    before, after = first_level()
+    again = before.restored(after.checkpoint())
+    told = again.disclosed()
+    assert {name: array.tobytes() for name, array in after.disclosed().items()} == {
+        name: array.tobytes() for name, array in told.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("level.split", lambda array: array[:-1]),
+        ("level.split", lambda array: np.full_like(array, 7)),
+        ("level.cut", lambda array: np.full_like(array, 255)),
+        ("level.left", lambda array: array + 2),
+        ("level.grows", lambda array: array + 3),
+        ("level.values", lambda array: array * np.nan),
+        ("level.gain", lambda array: array * np.inf),
+        ("level.gain", lambda array: np.append(array, 1.0)),
+        ("level.roots", lambda array: array[:0]),
+        ("history", lambda array: np.append(array, [1.0, 1.0])),
+        ("history", lambda array: array * np.nan),
+    ],
+)
+def test_splits_that_do_not_fit_are_refused(name: str, change: Any) -> None:
+    before, after = first_level()
+    told = after.disclosed()
+    with pytest.raises(IntegrityError, match="do not fit"):
+        before.informed({**told, name: change(told[name])})
+
+
+def test_children_grow_only_where_a_node_was_split() -> None:
+    before, after = first_level()
+    told = after.disclosed()
+    split = np.full_like(told["level.split"], -1)
+    with pytest.raises(IntegrityError, match="do not fit"):
+        before.informed({**told, "level.split": split, "level.grows": np.ones_like(told["level.grows"])})
