@@ -15,7 +15,7 @@ from kohort.crypto.sums.scheme import Integers
 from kohort.errors import IntegrityError, SiteError
 from kohort.protocol.hub import Ask, Expect, Hub, Replies, RoundEnd
 from kohort.protocol.task import Task
-from kohort.protocol.wire import Payload, decode, encode
+from kohort.protocol.wire import Payload, encode
 from kohort.rounds.summing import SumTask, Total, secure_sum
 from kohort.rounds.totals.learner import Learner
 from kohort.rounds.totals.pairs import SIGNATURE, rounds_next, with_signature
@@ -141,9 +141,10 @@ class Course(AnnouncedTotals):
 
     def listen(self, number: int) -> Generator[Ask | RoundEnd, Any, None]:
         """Learn from the sites what follows from a sealed total: what most of them say."""
-        payload = Payload(blobs=self.inputs(number + 1))
+        payload, informed = Payload(blobs=self.inputs(number + 1)), _Informed(self.learner)
+        expect = Expect(check=informed.take, arrays=dict(self.learner.tells))
         replies: Replies = yield Ask(
-            task=self.tasks.tell, to=self.hub.sites, payload=payload, round=number, expect=self._expect_disclosed()
+            task=self.tasks.tell, to=self.hub.sites, payload=payload, round=number, expect=expect
         )
         said = [encode(reply) for reply in replies.payloads()]
         most, agree = Counter(said).most_common(1)[0] if said else (b"", 0)
@@ -151,11 +152,7 @@ class Course(AnnouncedTotals):
             raise IntegrityError(
                 "sites say different things about one total", hint="Find out which of them is at fault"
             )
-        self.learner = self.learner.informed(decode(most).arrays)
-
-    def _expect_disclosed(self) -> Expect:
-        """Arrays from which the next learner can be made; sites with others are left out."""
-        return Expect(check=lambda reply: self.learner.informed(reply.arrays), arrays=dict(self.learner.tells))
+        self.learner = informed.by[most]
 
     def checked_total(self, number: int) -> Generator[Ask | RoundEnd, Any, tuple[Integers, tuple[str, ...]]]:
         """The total of a secure sum, with its check value."""
@@ -196,6 +193,21 @@ class Course(AnnouncedTotals):
         own = {name.removeprefix("learner_"): array for name, array in state.items() if name.startswith("learner_")}
         self.learner = self.learner.restored(own)
         return self.resume_after(last, state)
+
+
+@dataclass(frozen=True)
+class _Informed:
+    """The learners that follow from what sites tell: one for all who say the same."""
+
+    learner: Learner
+    by: dict[bytes, Learner] = field(default_factory=dict)
+    """By the reply."""
+
+    def take(self, reply: Payload) -> None:
+        """Refuse a reply from which no learner can be made: its site is left out."""
+        said = encode(reply)
+        if said not in self.by:
+            self.by[said] = self.learner.informed(reply.arrays)
 
 
 def _bounded(payload: Payload) -> None:
