@@ -229,7 +229,7 @@ def explain(
     maybe = frozenset(optional)
     found = tuple(_explained(step, at_most=step.task in maybe) for step in contract if step.ordered)
     budget = [claim for step in found for claim in step.claims if isinstance(claim, DP)]
-    opens, lying_hub, paid = _who_opens(found), (*_cells(planned), *_worst_case(found)), _paid(budget)
+    opens, lying_hub, paid = _who_opens(found), (*_cells(planned, found), *_worst_case(found)), _paid(budget)
     in_short = _in_short(found, planned, budget)
     return Explanation(
         method=method,
@@ -310,10 +310,22 @@ def _in_clear(step: ExplainedStep) -> bool:
     return not any(isinstance(claim, SecureSum | Encrypted) for claim in step.claims)
 
 
-def _cells(planned: Sequence[Guarantee]) -> list[str]:
+def _is_sealed(steps: Sequence[ExplainedStep]) -> bool:
+    """Whether sites alone read totals that the model is learned from."""
+    return any(step.read_by.startswith("sealed") for step in steps)
+
+
+def _cells(planned: Sequence[Guarantee], steps: Sequence[ExplainedStep]) -> list[str]:
     """What small cells of totals leave to whoever reads the totals."""
     said = []
-    if any(isinstance(claim, Cells) and claim.least <= 1 for claim in planned):
+    small, sealed = any(isinstance(claim, Cells) and claim.least <= 1 for claim in planned), _is_sealed(steps)
+    if sealed:
+        said.append(
+            "Of single persons by sealed totals: nothing, unless a site helps it. Every site reads these totals, over "
+            "all sites, and from all of them together it may follow what single persons have, from whatever site."
+            + (" A policy with min_sum_cell above 1 refuses the plan." if small else "")
+        )
+    if small and not sealed:
         said.append(
             "Of single persons: cells of the totals may hold one person's numbers, from whatever site. Nobody is "
             "named, but who knows a person may recognise them. A policy with min_sum_cell above 1 refuses the plan."
@@ -344,9 +356,7 @@ def _in_short(steps: Sequence[ExplainedStep], planned: Sequence[Guarantee], budg
             second = "A lying site among those you train with can read rows of yours from what leaves. The hub cannot."
     elif SecureSum in kinds and not budget:
         least = min(claim.sites for _, claim in claims if isinstance(claim, SecureSum))
-        second = _totals_in_short(least, profiled=Domain in kinds)
-        if _cells(planned):
-            second += " These may show single persons, without saying at which site they are."
+        second = _totals_in_short(least, profiled=Domain in kinds) + _persons_in_short(steps, planned)
     elif budget:
         second = "What leaves carries noise, so that it says little about any single person, whatever the hub does."
     else:
@@ -360,6 +370,20 @@ def _totals_in_short(least: int, *, profiled: bool) -> str:
     return (
         "Of your site alone a hub gets types of columns, and ranges and classes that several of your persons share. "
         f"All else it reads as totals over at least {least} sites."
+    )
+
+
+def _persons_in_short(steps: Sequence[ExplainedStep], planned: Sequence[Guarantee]) -> str:
+    """Who may find single persons in totals; nothing where nobody may."""
+    sealed = _is_sealed(steps)
+    small = {type(claim) for claim in planned if isinstance(claim, Cells | Pairs) and claim.least <= 1}
+    if Pairs in small or (small and not sealed):
+        return " These may show single persons, without saying at which site they are."
+    if not sealed:
+        return ""
+    return (
+        " Every site, or a hub with a site on its side, reads further totals that may show single persons, without "
+        "saying at which site they are."
     )
 
 
