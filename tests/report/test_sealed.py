@@ -39,12 +39,6 @@ def test_the_tasks_of_learners_are_known_also_as_the_learner_of_another_method(m
         assert [item["shown_as"] for item in described(items, None)] == [SEALED_TOTALS, kind]
 
 
-def test_a_forest_that_told_of_every_second_total_alone_showed_the_others() -> None:
-    total, told = left(TREES.total.name, TREES.tell.name)
-    assert not sealed_totals([{**total, "releases": 630}, {**told, "releases": 320}], None)
-    assert sealed_totals([{**total, "releases": 630}, {**told, "releases": 600}], None)
-
-
 def test_the_verdict_on_a_forest_names_its_splits() -> None:
     told = described(left(TREES.total.name, TREES.tell.name), {"method": {"name": "trees"}})
     found = verdict_on(check_run(finished("trees", disclosed=told), where="a test"))

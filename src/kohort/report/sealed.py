@@ -3,8 +3,8 @@
 A ledger line of a secure sum says at most who opens the total. Additive models and forests seal their totals: the hub
 opens numbers that it cannot read, and is told by task `NAME.disclose` what follows from them (docs/methods/additive.md,
 trees.md). Both are found by the tasks that the ledger lists; in runs of earlier versions, whose sums the hub did read,
-it was `NAME.tell`, or forests told of some totals alone. Counts of pairs of bins (`metric = "gram"`) are totals that
-the hub does read; a run with them is described as if the hub read all.
+it was `NAME.tell`. Counts of pairs of bins (`metric = "gram"`) are totals that the hub does read; a run with them is
+described as if the hub read all.
 """
 
 from __future__ import annotations
@@ -46,14 +46,7 @@ def sealed_totals(disclosed: Sequence[Mapping[str, Any]], plan: Mapping[str, Any
     keys = (plan or {}).get("method") or {}
     if any(section.get("metric") == "gram" for section in (keys, keys.get(_ADDITIVE)) if isinstance(section, Mapping)):
         return frozenset()
-    told = {_name(item): _times(item) for item in disclosed if _is_disclosed(item)}
-    totals = {str(item["what"]): _times(item) for item in disclosed if item["kind"] == "secure-sum"}
-    # Forests tell of every total; where they sealed some alone, that was every second one. Sites may drop out between.
-    return frozenset(
-        f"{name}.total"
-        for name, times in told.items()
-        if _learner(name) != _TREES or 4 * times >= 3 * totals.get(f"{name}.total", 0)
-    )
+    return frozenset(f"{_name(item)}.total" for item in disclosed if _is_disclosed(item))
 
 
 def described(disclosed: Sequence[Mapping[str, Any]], plan: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -88,10 +81,6 @@ def _is_disclosed(item: Mapping[str, Any]) -> bool:
 def _learner(name: str) -> str:
     """The learner of a task, which may be a part of another method."""
     return name.rpartition(".")[2]
-
-
-def _times(item: Mapping[str, Any]) -> int:
-    return int(item.get("releases", 1))
 
 
 def _name(item: Mapping[str, Any]) -> str:
