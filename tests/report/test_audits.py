@@ -92,6 +92,19 @@ def test_a_run_whose_members_show_is_not_recommended() -> None:
     assert "other has the best accuracy" in said
 
 
+def test_where_the_hub_reads_totals_the_best_run_in_which_sites_alone_do_is_named() -> None:
+    sealed = run_of("additive", "secure-sum", accuracy=0.8, attack=0.5)
+    sealed["disclosed"] = [{**one, "shown_as": "sealed totals"} for one in sealed["disclosed"]]
+    said = told(sealed, run_of("trees", "secure-sum", accuracy=0.9, attack=0.5))
+    assert "trees has the best accuracy: 0.9000" in said
+    assert "The hub reads the totals of trees, and a cell of them may be over few persons." in said
+    assert "Of additive, sites alone read the totals; it has 0.8000" in said
+    assert "kohort audit tries stronger attacks" in said
+    alone = told(sealed, run_of("central", "raw", accuracy=0.9))
+    assert "additive has the best accuracy" in alone
+    assert "The hub reads" not in alone
+
+
 def test_a_budget_that_leaves_rows_out_bounds_not_every_attack() -> None:
     part = run_of(
         "hybrid",

@@ -29,6 +29,11 @@ def told() -> dict[str, Any]:
         received="/secret/table.csv",
         left_out=[{"what": "secret note", "why": "x", "count": 3}],
         anything_new="secret note",
+        baselines={
+            "majority": {"accuracy": 0.75},
+            "best_site": {"site": "secret-site", "accuracy": 0.8},
+            "pooled": {"accuracy": 0.81},
+        },
         disclosed=[disclosure("k-anonymous", "k-anonymous(k=5, rows=8882)", in_words="k-anonymous with k = 5")],
     )
     run["metrics"]["by_site"] = {"secret-site": {"rows": 8882, "accuracy": 0.5}}
@@ -49,6 +54,7 @@ def test_the_external_edition_holds_nothing_of_single_sites_and_machines(tmp_pat
     for kept in ("External edition", "0.8125", "k-anonymous with k = 5", "6fbb47392e457dee7e0a3c47efb72346", "7,771"):
         assert kept in text
     assert "1 took no part" in text
+    assert "always the commonest class, accuracy 0.7500; a regression on the rows of all sites, accuracy 0.8100" in text
     assert "secret-site" in render([told()], title="x")
 
 

@@ -261,4 +261,4 @@ def test_what_a_warning_says_is_not_said_again_as_left_out_and_as_a_note() -> No
 
 def test_the_baseline_of_several_runs_is_said_once() -> None:
     runs = [finished(name, baselines={"majority": {"accuracy": 0.75}}) for name in ("fedavg", "central", "silo")]
-    assert render(runs, title="x").count("Without a model") == 1
+    assert render(runs, title="x").count("Baselines: ") == 1

@@ -43,6 +43,8 @@ def test_the_verdict_on_a_forest_names_its_splits() -> None:
     told = described(left(TREES.total.name, TREES.tell.name), {"method": {"name": "trees"}})
     found = verdict_on(check_run(finished("trees", disclosed=told), where="a test"))
     assert found.headline == "The hub reads bins, splits and the model; sites alone read totals"
+    assert "how trees split" in " ".join(found.sentences)
+    assert "rounded" not in " ".join(found.sentences)
     assert SEALED in found.unprotected
 
 

@@ -11,6 +11,12 @@ from kohort.report.page import render
 from kohort.report.runs import Run, check_run
 from kohort.report.verdict import verdict_on
 
+RISK = {
+    "rows": 9,
+    "quasi": ["age"],
+    "before": {"rows": 9, "largest": 1.0, "mean": 0.4, "unique": 0.0031},
+    "after": None,
+}
 NOISE = {"epsilon": 0.5, "delta": 1e-5, "unit": "row"}
 
 
@@ -27,6 +33,7 @@ def item(kind: str, *, rows: int = 100, size: int = 4000, recipient: str = "hub"
     [
         (("raw", "dp"), "Raw rows left the sites", "open"),
         (("k-anonymous", "secure-sum"), "Generalised rows left the sites", "guarded"),
+        (("k-km", "aggregate"), "Generalised rows and numbers of single sites left the sites", "partial"),
         (("aggregate", "dp", "secure-sum"), "Numbers of single sites left them", "partial"),
         (("cells", "secure-sum"), "Only totals can be read, some over few persons", "partial"),
         (("dp", "secure-sum"), "Noisy results left the sites", "guarded"),
@@ -46,6 +53,38 @@ def test_a_few_bytes_about_anonymous_rows_are_counts() -> None:
     counts = run_with({**item("k-anonymous", rows=22_793, size=880), "releases": 10}).disclosed[0]
     assert counts.label == "counts of k-anonymous rows"
     assert run_with(item("k-anonymous", rows=100, size=100)).disclosed[0].label == "k-anonymous rows"
+
+
+def test_less_than_a_byte_per_row_is_classes_and_no_page_says_that_no_row_left() -> None:
+    classes = {**item("k-km", rows=22_793, size=14_496), "releases": 10}
+    run = run_with(classes, item("aggregate"), risk=RISK)
+    told = verdict_on(run)
+    assert run.disclosed[0].label == "classes of (k, k^m)-anonymous rows"
+    assert told.headline == "Classes of generalised rows and numbers of single sites left the sites"
+    assert told.sentences[2].startswith("Classes that left cannot be called back")
+    assert any("intersecting their classes" in text for text in told.unprotected)
+    page = finished("syntactic", disclosed=[classes], risk=RISK)
+    assert "classes of at least k rows left, and no row by itself" in Reader(render([page], title="x")).text
+    several = Reader(render([page, finished("fedavg", risk=RISK)], title="x")).text
+    assert "before 0.31 %, classes left, no single row" in several
+    assert "before 0.31 %, no row left" in several  # fedavg's
+
+
+def test_a_table_beside_classes_is_rows() -> None:
+    classes = {**item("k-km", rows=22_793, size=14_496), "releases": 10}
+    run = run_with(classes, item("k-anonymous", rows=100, size=100))
+    assert verdict_on(run).headline == "Generalised rows left the sites"
+    assert not run.only_classes_left
+
+
+def test_releases_from_no_rows_show_a_dash_and_no_name_of_a_task_among_the_results() -> None:
+    page = render(
+        [finished("fedavg", disclosed=[item("encrypted", rows=0, size=11_800), item("secure-sum")])], title="x"
+    )
+    results, left = page.split('id="left"')
+    assert "to <bdi>hub</bdi>, 10 releases" in results
+    assert 'data-label="rows">–</td>' in left  # noqa: RUF001 - an en dash
+    assert 'data-label="rows">0</td>' not in left
 
 
 def test_a_budget_is_a_headline_and_its_absence_too() -> None:
@@ -122,7 +161,7 @@ def test_a_budget_that_leaves_something_out_does_not_claim_to_bound_everything()
     counted = verdict_on(run_with(item("dp"), item("secure-sum"), **NOISE))  # such as exact counts for the domain
     assert "what else left has no noise" in counted.sentences[2]
     whole = verdict_on(run_with(item("dp"), item("encrypted"), **NOISE, dp={"scope": "all rows"}))
-    assert whole.sentences[2] == "Noise bounds what any result tells of one unit."
+    assert whole.sentences[2] == "Noise bounds what any result tells of one row."
     assert whole.budget.endswith("for each row")
 
 

@@ -55,12 +55,12 @@ def _kinds(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _held(entry: Mapping[str, Any]) -> str:
-    """The kind of a release; a few numbers in each are counts of rows, under the rows' own guarantee."""
-    from kohort.report.words import holds_counts
+    """The kind of a release; what has less than a byte per row is counts or classes, under the rows' own guarantee."""
+    from kohort.report.words import held
 
     kind, rows = str(entry["kind"]), entry["rows"]
-    counts = holds_counts(kind, rows=rows, size=entry.get("size", rows), releases=entry.get("releases", 1))
-    return f"counts of {kind} rows" if counts else kind
+    only = held(kind, rows=rows, size=entry.get("size", rows), releases=entry.get("releases", 1))
+    return f"{only} of {kind} rows" if only else kind
 
 
 def _epsilon(run: Mapping[str, Any]) -> str:

@@ -151,9 +151,9 @@ def _disclosed(run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
         (
             _text(item["recipient"]),
             _text(item["what"]),
-            words.kind_named(_shown(item)).label,
+            _held(item) + words.kind_named(_shown(item)).label,
             item["in_words"] if "shown_as" in item else _code(item["guarantee"]),
-            words.count(item["rows"]),
+            words.count(item["rows"]) if item["rows"] else "-",
             words.count(item["releases"]),
             words.size(item["size"]),
         )
@@ -167,6 +167,11 @@ def _disclosed(run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
     if run.get("epsilon") is not None:
         lines.append(f"- **privacy budget**: {words.budget(run)}.")
     return lines
+
+
+def _held(item: Mapping[str, Any]) -> str:
+    found = words.held(item["kind"], rows=item["rows"], size=item["size"], releases=item["releases"])
+    return f"{found} of " if found else ""
 
 
 def _shown(item: Mapping[str, Any]) -> str:

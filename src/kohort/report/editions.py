@@ -23,11 +23,13 @@ Edition: TypeAlias = Literal["internal", "external"]
 EDITIONS: Final[tuple[Edition, ...]] = ("internal", "external")
 _KEPT: Final = (
     "method", "name", "engine", "sites", "rounds", "stopped_by", "task", "history", "seconds", "bytes", "watt_hours",
-    "epsilon", "delta", "unit", "dp", "curves", "ledger_head", "baselines",
+    "epsilon", "delta", "unit", "dp", "curves", "ledger_head",
 )  # fmt: skip
 _DISCLOSED: Final = ("recipient", "kind", "rows", "what", "releases", "size", "in_words", "shown_as")
 _ATTACK: Final = ("attack", "family", "on", "by", "measure", "success", "guess", "interval", "verdict")
 _LEDGER: Final = ("lines", "releases", "refusals", "signed_by", "signer", "head")
+_BASELINES: Final = ("majority", "mean", "pooled")
+"""The best single site has a name."""
 _FAILED: Final = "It did not finish. The reason is in the internal edition."
 _PLAN: Final = {
     "data": ("target", "quasi", "sensitive", "items", "missing", "encoding", "test"),
@@ -52,6 +54,7 @@ def edited(run: Mapping[str, Any], edition: Edition) -> dict[str, Any]:
     made = {key: run[key] for key in _KEPT if key in run}
     metrics = run.get("metrics") or {}
     made["metrics"] = {key: value for key, value in metrics.items() if key not in ("by_site", "confusion")}
+    made["baselines"] = {name: run["baselines"][name] for name in _BASELINES if name in (run.get("baselines") or {})}
     made["attacks"] = [_attack(one) for one in run.get("attacks") or ()]
     made["calibration"] = _calibration(run.get("calibration"))
     made["disclosed"] = [_disclosed(item) for item in run.get("disclosed", ())]

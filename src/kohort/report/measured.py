@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Final
 
 from annotated_types import Ge, Le
 
@@ -32,6 +32,9 @@ class RiskFigures:
     unique: Share
 
 
+_CLASSES_LEFT: Final = "classes of at least k rows left, and no row by itself: there is none to pick"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Risk:
     """Re-identification risk before and after.
@@ -52,23 +55,26 @@ class Risk:
     why: str = ""
     withheld: bool = False
 
-    @property
-    def lines(self) -> list[tuple[str, RiskFigures | str]]:
-        """What the table on page one shows: a name, and figures or the reason why there are none."""
+    def lines(self, *, classes: bool = False) -> list[tuple[str, RiskFigures | str]]:
+        """What the table on page one shows: a name, and figures or the reason why there are none.
+
+        Args:
+            classes: Whether classes of rows left, and no rows by themselves.
+        """
         before = "counted inside the sites, and not opened to outsiders" if self.withheld else "not counted"
-        left = "no row left the sites: there is none to pick"
+        left = _CLASSES_LEFT if classes else "no row left the sites: there is none to pick"
         return [
             ("before: each site's own table", self.before or before),
             ("after: rows that the hub received", self.after or left),
         ]
 
-    @property
-    def short(self) -> str:
-        """Unique rows before and after, in a few words."""
+    def short(self, *, classes: bool = False) -> str:
+        """Unique rows before and after, in a few words; `classes` as in `lines`."""
         if self.why:
             return f"not counted: {self.why}"
         first = "before: not opened" if self.before is None else f"before {words.share(self.before.unique)}"
-        then = "no row left" if self.after is None else f"after {words.share(self.after.unique)}"
+        left = "classes left, no single row" if classes else "no row left"
+        then = left if self.after is None else f"after {words.share(self.after.unique)}"
         return f"{first}, {then}"
 
 

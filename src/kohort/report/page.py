@@ -337,5 +337,8 @@ def _environment() -> Environment:
         "size": words.size,
         "seconds": words.seconds,
         "kind": words.kind_named,
+        "ended": words.ended,
+        "baseline": words.baseline,
+        "signer": words.signer,
     }
     return made

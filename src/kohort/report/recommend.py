@@ -1,8 +1,9 @@
 """Which of several runs to take: a recommendation out of their own figures, with the rule that made it.
 
 The rule: leave out runs that let rows or numbers of single sites leave, and those on which a membership attack was
-better than guessing; of the rest take the best score. Where a bound on every attack is needed, take the best with a
-budget. Nothing here knows what the officer of a site may accept.
+better than guessing; of the rest take the best score. Where the hub reads its totals, name the best run in which sites
+alone do. Where a bound on every attack is needed, take the best with a budget. Nothing here knows what the officer of a
+site may accept.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def recommendation(runs: Sequence[Run]) -> tuple[str, ...]:
             f"Of the runs in which no row and no number of a single site left, {chosen.label} has the best "
             f"{_measure(chosen)}: {words.measure(chosen.score)}{_attacked(chosen)}."
         )
+        lines += _sealed_instead(chosen, safe)
         if chosen is not best:
             lines.append(f"{best.label} has {words.measure(best.score)}; {verdict_on(best).headline.lower()}.")
     else:
@@ -57,6 +59,23 @@ def recommendation(runs: Sequence[Run]) -> tuple[str, ...]:
         )
     lines.append("Scores are those of this table's test rows: choose on rows of your own that you do not report on.")
     return tuple(lines)
+
+
+def _sealed_instead(chosen: Run, safe: Sequence[Run]) -> list[str]:
+    """The best run in which sites alone read totals, where the hub reads those of the chosen one."""
+    if chosen.epsilon is not None or _hides_totals(chosen):
+        return []
+    said = f"The hub reads the totals of {chosen.label}, and a cell of them may be over few persons."
+    others = [run for run in safe if _hides_totals(run)]
+    if not others:
+        return [said]
+    found = max(others, key=_score)
+    return [f"{said} Of {found.label}, sites alone read the totals; it has {words.measure(found.score)}."]
+
+
+def _hides_totals(run: Run) -> bool:
+    """Whether no total of several sites can be read by the hub."""
+    return all(item.shown_as for item in run.disclosed if item.kind == "secure-sum")
 
 
 def _is_closed(run: Run) -> bool:
@@ -81,4 +100,7 @@ def _shows_members(run: Run) -> bool:
 
 
 def _attacked(run: Run) -> str:
-    return "" if run.membership is None else f", and membership inference reaches {run.membership:.3f} (a guess: 0.5)"
+    if run.membership is None:
+        return ""
+    said = f", and membership inference reaches {run.membership:.3f} (a guess: 0.5)"
+    return said if len(run.attacked) > 1 else f"{said}; kohort audit tries stronger attacks"

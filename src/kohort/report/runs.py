@@ -68,9 +68,13 @@ class DisclosureRow:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether the bytes can hold rows: a guarantee about rows also covers counts of them, of a few bytes in all."""
-        counts = words.holds_counts(self.kind, rows=self.rows, size=self.size, releases=self.releases)
-        return self.kind in words.KINDS_OF_ROWS and not counts
+        """Whether the bytes can hold rows or their classes: a guarantee about rows also covers counts of them."""
+        return self.kind in words.KINDS_OF_ROWS and self.held != "counts"
+
+    @property
+    def held(self) -> str:
+        """Whether the bytes held "counts" or "classes" of the rows that they are about; empty for all else."""
+        return words.held(self.kind, rows=self.rows, size=self.size, releases=self.releases)
 
     @property
     def shown(self) -> words.Kind:
@@ -80,8 +84,7 @@ class DisclosureRow:
     @property
     def label(self) -> str:
         """What the bytes held, in a few words."""
-        shown = self.shown.label
-        return f"counts of {shown}" if self.kind in words.KINDS_OF_ROWS and not self.holds_rows else shown
+        return f"{self.held} of {self.shown.label}" if self.held else self.shown.label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +172,12 @@ class Run:
     def rows(self) -> int:
         """Training rows of all sites; 0 where they are not known."""
         return sum(self.site_rows.values()) or self.rows_held
+
+    @property
+    def only_classes_left(self) -> bool:
+        """Whether classes of generalised rows left, and no rows by themselves."""
+        released = {item.held for item in self.disclosed if item.holds_rows}
+        return released == {"classes"}
 
     @property
     def attacked(self) -> list[AttackRow]:

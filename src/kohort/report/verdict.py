@@ -79,12 +79,12 @@ def _scope(run: Run) -> str:
 
 
 def _headline(private: Sequence[DisclosureRow]) -> str:
-    kinds = {item.kind for item in private if item.holds_rows or not item.label.startswith("counts of")}
-    read = "splits" if any(item.shown_as == words.TOLD_SPLITS for item in private) else "their counts"
+    kinds = {item.kind for item in private if item.held != "counts"}
+    read = "splits" if _tells_splits(private) else "their counts"
     sealed = f"The hub reads bins, {read} and the model; sites alone read totals"
     for found, text in (
         ({"raw"}, "Raw rows left the sites"),
-        ({"k-anonymous", "k-km"}, "Generalised rows left the sites"),
+        ({"k-anonymous", "k-km"}, _of_rows_left(private)),
         (set(_NUMBERS), "Numbers of single sites left them"),
         (set(_SMALL_CELLS), "Only totals can be read, some over few persons"),
         ({"dp"}, "Noisy results left the sites"),
@@ -93,6 +93,22 @@ def _headline(private: Sequence[DisclosureRow]) -> str:
         if kinds & found:
             return text
     return "Nothing but public facts left the sites" if not kinds else "See what left below"
+
+
+def _of_rows_left(private: Sequence[DisclosureRow]) -> str:
+    """Which parts of anonymised rows left, and whether numbers of single sites did beside them."""
+    what = "Classes of generalised rows" if _only_classes(private) else "Generalised rows"
+    beside = " and numbers of single sites" if any(item.kind in _NUMBERS for item in private) else ""
+    return f"{what}{beside} left the sites"
+
+
+def _only_classes(private: Sequence[DisclosureRow]) -> bool:
+    return all(item.held == "classes" for item in private if item.holds_rows)
+
+
+def _tells_splits(private: Sequence[DisclosureRow]) -> bool:
+    """Whether sites told the hub how trees split."""
+    return any(item.shown_as == words.TOLD_SPLITS for item in private)
 
 
 def _is_sealed(private: Sequence[DisclosureRow]) -> bool:
@@ -121,24 +137,27 @@ def _what_left(private: Sequence[DisclosureRow]) -> str:
     label = worst[0].label
     behind = f" from {words.count(rows)} rows" if rows else ""
     size = words.size(sum(item.size for item in private))
-    return f"The least protected of it: {label}{behind}, to {to}. All that left but public facts is {size}."
+    return f"The least protected release: {label}{behind}, to {to}. All that left but public facts is {size}."
 
 
 def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
     exact = {item.kind for item in private} - {"dp", "encrypted"}
+    whom = str((run.dp or {}).get("whom") or run.unit or "row")
     if run.epsilon is not None and (exact or "no guarantee" in _scope(run)):
-        return "Noise bounds what results under the budget tell of one unit; what else left has no noise."
+        return f"Noise bounds what results under the budget tell of one {whom}; what else left has no noise."
     if run.epsilon is not None:
-        return "Noise bounds what any result tells of one unit."
+        return f"Noise bounds what any result tells of one {whom}."
     if any(item.kind == "raw" for item in private):
         return "Rows that left cannot be called back, and their recipient reads every value."
     if any(item.holds_rows for item in private):
+        if _only_classes(private):
+            return "Classes that left cannot be called back, and each tells what its rows have in common."
         return "Rows that left cannot be called back; a generalised row still tells what its class has in common."
     if _is_sealed(private):
-        return (
-            "Shares of single sites reveal nothing. Sites read the totals, which are exact; the hub has the bins, how "
-            "many persons each holds, and the model, whose values are rounded."
-        )
+        has = "the bins, how many persons each holds, and the model, whose values are rounded"
+        if _tells_splits(private):
+            has = "the bins, how trees split, and the model"
+        return f"Shares of single sites reveal nothing. Sites read the totals, which are exact; the hub has {has}."
     if any(item.kind == "secure-sum" for item in private):
         return (
             "Shares of single sites reveal nothing; the totals, and the model made of them, are exact, and a cell of a "

@@ -16,9 +16,12 @@ __all__ = [
     "TOLD",
     "TOLD_SPLITS",
     "Kind",
+    "baseline",
     "bound",
     "budget",
     "count",
+    "ended",
+    "held",
     "holds_counts",
     "kind_named",
     "kinds_in_order",
@@ -26,6 +29,7 @@ __all__ = [
     "printable",
     "seconds",
     "share",
+    "signer",
     "size",
 ]
 
@@ -152,7 +156,7 @@ _KINDS = (
         SEALED_TOTALS,
         "sealed shares of a sum",
         "guarded",
-        "#9a6dd0",
+        "#8a7f1d",
         "Shares of totals that sites alone can read: the hub adds them up and sees random numbers, unless a site helps "
         "it. Sites read the totals over all sites, and no other site's own numbers.",
     ),
@@ -286,6 +290,50 @@ def seconds(value: float) -> str:
     if value < 0.1:
         return f"{value * 1000:.1f} ms"
     return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+_ENDED = {"rounds": "all rounds are done", "holdout": "more steps did not help on held-out rows"}
+
+
+def ended(reason: str) -> str:
+    """Why a run ended, in words; a reason that a method of another package gives is shown as it is."""
+    return _ENDED.get(reason, reason)
+
+
+_BASELINES = {
+    "majority": "always the commonest class",
+    "mean": "always the mean",
+    "best_site": "a regression on the rows of the best single site",
+    "pooled": "a regression on the rows of all sites",
+}
+
+
+def baseline(name: str) -> str:
+    """What a run's measures stand beside, in words."""
+    return _BASELINES.get(name, name)
+
+
+def signer(name: str) -> str:
+    """Whose signature was checked, for a reader at another desk."""
+    return "the user who wrote this page" if name == "this user" else name
+
+
+def held(kind: str, *, rows: int, size: int, releases: int) -> str:
+    """What the bytes under a guarantee about rows can only have held: "counts", "classes", or "" for the rows.
+
+    Args:
+        kind: The kind of guarantee.
+        rows: How many rows it is about.
+        size: Bytes in all.
+        releases: How many there were.
+
+    Returns:
+        "counts" of rows where a few numbers left, "classes" of rows where there is less than a byte per row. Empty
+        where the rows fit, and for other kinds.
+    """
+    if holds_counts(kind, rows=rows, size=size, releases=releases):
+        return "counts"
+    return "classes" if kind in KINDS_OF_ROWS and size < rows else ""
 
 
 def holds_counts(kind: str, *, rows: int, size: int, releases: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from kohort.report.runs import AttackRow, Run
 from kohort.report.verdict import verdict_on
+from kohort.report.words import signer
 
 __all__ = ["assessment_annex"]
 
@@ -67,7 +68,11 @@ def assessment_annex(run: Run, plan: dict[str, Any]) -> str:
 def _signer(run: Run) -> str:
     if run.ledger is None:
         return "There was no ledger to verify."
-    return f"Verified, signed by {run.ledger.signed_by}." if run.ledger.signed_by else "Consistent, signer unknown."
+    return (
+        f"Verified, signed by {signer(run.ledger.signed_by)}."
+        if run.ledger.signed_by
+        else "Consistent, signer unknown."
+    )
 
 
 def _processing(run: Run, plan: dict[str, Any]) -> list[tuple[str, str]]:
