@@ -154,9 +154,8 @@ def _bounded(run: Run, private: Sequence[DisclosureRow]) -> str:
             return "Classes that left cannot be called back, and each tells what its rows have in common."
         return "Rows that left cannot be called back; a generalised row still tells what its class has in common."
     if _is_sealed(private):
-        has = "the bins, how many persons each holds, and the model, whose values are rounded"
-        if _tells_splits(private):
-            has = "the bins, how trees split, and the model"
+        counts = "the bins, how many persons each holds, and the model, whose values are rounded"
+        has = "the bins, how trees split, and the model" if _tells_splits(private) else counts
         return f"Shares of single sites reveal nothing. Sites read the totals, which are exact; the hub has {has}."
     if any(item.kind == "secure-sum" for item in private):
         return (
