@@ -90,6 +90,7 @@ def test_the_best_score_does_not_win_when_rows_left() -> None:
 def test_a_run_whose_members_show_is_not_recommended() -> None:
     said = told(run_of("leaky", "secure-sum", accuracy=0.9, attack=0.7), run_of("other", "secure-sum", accuracy=0.8))
     assert "other has the best accuracy" in said
+    assert "leaky has 0.9000; a membership attack on it is better than guessing" in said
 
 
 def test_where_the_hub_reads_totals_the_best_run_in_which_sites_alone_do_is_named() -> None:

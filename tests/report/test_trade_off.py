@@ -12,13 +12,13 @@ from tests.support.run_reports import disclosure, finished
 
 from kohort.errors import IntegrityError
 from kohort.report.page import render
-from kohort.report.trade_off import points_of, read_settings, trade_off_chart
+from kohort.report.trade_off import label_offsets, points_of, read_settings, trade_off_chart
 
 
 def run_of(name: str, accuracy: float, lead: float, **changes: Any) -> dict[str, Any]:
     found = [
         {"attack": "membership: loss threshold", "family": "membership", "on": "the model", "by": "anyone",
-         "success": 0.5 + lead, "guess": 0.5, "verdict": "", "interval": [0.4, 0.6]},
+         "success": 0.5 + lead, "guess": 0.5, "verdict": "", "interval": [0.48 + lead, 0.52 + lead]},
         {"attack": "attribute", "family": "attribute", "on": "rows", "by": "hub", "success": 0.5, "guess": 0.5,
          "verdict": ""},
     ]  # fmt: skip
@@ -78,3 +78,21 @@ def test_a_comparison_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
     (tmp_path / "compare.json").write_text("{}")
     with pytest.raises(IntegrityError, match="not a comparison"):
         read_settings(tmp_path)
+
+
+def test_numbers_of_near_dots_stand_below_each_other_in_the_order_of_their_scores() -> None:
+    rows = [
+        {"score": score, "low": 0.7, "high": 0.9, "on_front": front, "attack": attack, "readable": readable}
+        for score, front, attack, readable in (
+            (0.852, True, 0.0, 1e3),
+            (0.853, True, 0.0, 1e6),
+            (0.851, False, 0.0, 1e3),
+            (0.854, True, 0.1, 1e3),
+        )
+    ]
+    beside = label_offsets(rows, "attack", width=400)
+    tall = 340 / 0.2
+    first, second = (-rows[place]["score"] * tall + beside[place] for place in (1, 0))
+    assert second - first == pytest.approx(11)  # the second dot's number is below the first's, and does not cover it
+    assert beside[1:] == [0.0, 0.0, 0.0]
+    assert label_offsets(rows, "readable", width=400)[1] == 0.0  # far from the others by bytes

@@ -257,6 +257,14 @@ def test_the_best_of_all_attacks_is_the_axis_where_runs_were_audited_whole() -> 
     assert "advantage" not in figures_of([{**run, "attacks": found}])
 
 
+def test_an_attack_whose_interval_holds_the_guess_is_not_above_it() -> None:
+    run = {"metrics": {"accuracy": 0.8}, "disclosed": [], "bytes": {"up": 1}, "rounds": 1, "epsilon": None}
+    lucky = {"family": "linkage", "success": 1.0, "guess": 0.02, "interval": [0.0, 1.0]}  # one bet, which was right
+    shown = {"family": "reconstruction", "success": 0.06, "guess": 0.0, "interval": [0.05, 0.07]}
+    assert figures_of([{**run, "attacks": [lucky], "audited": True}])["advantage"] == 0.0
+    assert figures_of([{**run, "attacks": [lucky, shown], "audited": True}])["advantage"] == pytest.approx(0.06)
+
+
 def test_seeds_give_an_interval_around_the_mean_and_one_run_has_that_of_its_test_rows() -> None:
     run = {"disclosed": [], "bytes": {"up": 1}, "rounds": 1, "epsilon": None}
     one = {**run, "metrics": {"accuracy": 0.8, "intervals": {"accuracy": [0.78, 0.82]}}}

@@ -3,7 +3,8 @@
 A setting is described by its mean figures over the seeds. What counts as cost is what the sites give away, never time:
 epsilon (a setting without noise has none to keep, so it counts as infinite), then rows that left, then the bytes that
 somebody can read: of a secure sum one total, of ciphertexts none. Where runs were attacked, the success of membership
-inference is an axis, or how far the best of all attacks is above its guess.
+inference is an axis, or how far the best of all attacks is above its guess; an attack whose interval holds the guess is
+not above it.
 
 Guarantee: a setting is off the front only if another is at least as good in every respect and better in one.
 """
@@ -115,8 +116,15 @@ def _attacked(run: Mapping[str, Any]) -> dict[str, float]:
     areas = [float(one["success"]) for one in made if one["family"] == MEMBERSHIP]
     found = {MEMBERSHIP: max(areas)} if areas else {}
     if run.get("audited") and made:
-        found[ADVANTAGE] = max(0.0, *(float(one["success"]) - float(one["guess"] or 0.0) for one in made))
+        found[ADVANTAGE] = max(0.0, *(_lead(one) for one in made))
     return found
+
+
+def _lead(attack: Mapping[str, Any]) -> float:
+    """How far an attack is above its guess; 0 where its interval holds the guess, such as one lucky bet of one."""
+    low = (attack.get("interval") or (inf,))[0]
+    guess = float(attack["guess"] or 0.0)
+    return float(attack["success"]) - guess if low > guess else 0.0
 
 
 def _is_number(value: object) -> bool:

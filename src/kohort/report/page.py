@@ -154,6 +154,7 @@ def render(
             title=words.printable(title),
             edition=edition,
             points=points,
+            axes=_axes(finished),
             trade_off=_trade_off(points, finished),
             lead=_lead(finished, shared),
             facts=facts_of(finished, about) if finished else [],
@@ -210,12 +211,11 @@ def _trade_off(points: Sequence[Point], runs: Sequence[Run]) -> Chart | None:
     """Settings of a comparison on one chart."""
     if not points:
         return None
-    whole = any(len(run.attacked) > 1 for run in runs)
-    attack = "best attack above a guess" if whole else "membership attack (a guess: 0.5)"
-    score = "accuracy" if runs[0].is_classifier else "R²"
+    whole, axes = _audited_whole(runs), _axes(runs)
+    score = axes["score"]
     best = ", ".join(one.label for one in points if one.on_front)
     return made_chart(
-        trade_off_chart(points, score=score, attack=attack),
+        trade_off_chart(points, **axes),
         alt=f"Dot plot: {score} of {len(points)} settings beside what an attacker gains and what can be read. On the "
         f"front: {best}.",
         caption="One dot per setting, with the 95 % interval of its score; rings and numbers mark the Pareto front. "
@@ -223,6 +223,16 @@ def _trade_off(points: Sequence[Point], runs: Sequence[Run]) -> Chart | None:
         if whole
         else "One dot per setting, with the 95 % interval of its score; rings and numbers mark the Pareto front.",
     )
+
+
+def _axes(runs: Sequence[Run]) -> dict[str, str]:
+    """What the score of a setting, and the attack on it, are called."""
+    attack = "best attack above a guess" if _audited_whole(runs) else "membership attack (a guess: 0.5)"
+    return {"score": "accuracy" if not runs or runs[0].is_classifier else "R²", "attack": attack}
+
+
+def _audited_whole(runs: Sequence[Run]) -> bool:
+    return any(len(run.attacked) > 1 for run in runs)
 
 
 def _curves(run: Run) -> dict[str, Any]:

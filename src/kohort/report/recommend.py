@@ -41,7 +41,7 @@ def recommendation(runs: Sequence[Run]) -> tuple[str, ...]:
         )
         lines += _sealed_instead(chosen, safe)
         if chosen is not best:
-            lines.append(f"{best.label} has {words.measure(best.score)}; {verdict_on(best).headline.lower()}.")
+            lines.append(f"{best.label} has {words.measure(best.score)}; {_why_not(best)}.")
     else:
         lines.append(
             "In every run rows or numbers of single sites left: take one only among parties that may see them."
@@ -59,6 +59,13 @@ def recommendation(runs: Sequence[Run]) -> tuple[str, ...]:
         )
     lines.append("Scores are those of this table's test rows: choose on rows of your own that you do not report on.")
     return tuple(lines)
+
+
+def _why_not(best: Run) -> str:
+    """Why the run with the best score is not the one to take."""
+    if _is_closed(best):
+        return "a membership attack on it is better than guessing"
+    return verdict_on(best).headline.lower()
 
 
 def _sealed_instead(chosen: Run, safe: Sequence[Run]) -> list[str]:

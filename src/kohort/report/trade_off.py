@@ -7,6 +7,7 @@ themselves, as their ledgers and audits have them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from kohort.evaluate.choice import ADVANTAGE, MEMBERSHIP, figures_of, front, int
 from kohort.report.charts import SERIES, drawn
 from kohort.report.words import printable
 
-__all__ = ["Point", "named_by_setting", "points_of", "read_settings", "trade_off_chart"]
+__all__ = ["Point", "label_offsets", "named_by_setting", "points_of", "read_settings", "trade_off_chart"]
 
 COMPARISON_FILE: Final = "compare.json"
 PROTECTIONS: Final = ("none", "k", "l", "t", "epsilon", "masks", "encryption")
@@ -27,6 +28,11 @@ _NAMES: Final = {
 }  # fmt: skip
 _SHAPES: Final = ("cross", "circle", "square", "diamond", "triangle-up", "triangle-down", "triangle-right")
 _WIDTH: Final = 936
+_HEIGHT: Final = 340
+_LABEL_STEP: Final = 11.0
+"""Height of a label, in pixels."""
+_LABEL_REACH: Final = 40.0
+"""Labels this close to each other, in pixels across, must not overlap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +182,7 @@ def trade_off_chart(points: Sequence[Point], *, score: str, attack: str) -> str 
         return None
     kinds = [name for name in (*_NAMES.values(), "as the plan says") if any(one.protection == name for one in points)]
     rows = [
-        {**vars(one), "readable": max(one.readable, 1.0), "name": str(number), "up": -7 + 8 * (number % 3)}
+        {**vars(one), "readable": max(one.readable, 1.0), "name": str(number)}
         for number, one in enumerate(points, start=1)
     ]
     attacked = all(one.attack is not None for one in points)
@@ -186,12 +192,40 @@ def trade_off_chart(points: Sequence[Point], *, score: str, attack: str) -> str 
     return drawn(alt.hconcat(*made, spacing=24) if len(made) > 1 else made[0], fit=len(made) == 1)
 
 
+def label_offsets(rows: Sequence[Mapping[str, Any]], field: str, *, width: float) -> list[float]:
+    """By how much the number of each setting stands below its dot, so that numbers do not cover or swap each other.
+
+    Args:
+        rows: The settings of the chart, with `score`, `low`, `high`, `on_front` and the horizontal value.
+        field: Which is the horizontal value; `readable` is drawn on a logarithmic scale.
+        width: Of the chart, in pixels.
+
+    Returns:
+        Pixels, in the order of the settings; 0 for those off the front.
+    """
+    across = [math.log10(row[field]) if field == "readable" else float(row[field]) for row in rows]
+    wide = width / ((max(across) - min(across)) or 1.0)
+    tall = _HEIGHT / ((max(row["high"] for row in rows) - min(row["low"] for row in rows)) or 1.0)
+    offsets, placed = [0.0] * len(rows), list[tuple[float, float]]()
+    front_first = sorted(
+        (place for place, row in enumerate(rows) if row["on_front"]), key=lambda at: -rows[at]["score"]
+    )
+    for place in front_first:
+        x, y = across[place] * wide, -rows[place]["score"] * tall
+        beside = [above for left, above in placed if abs(left - x) < _LABEL_REACH]
+        shown = max([y, *(above + _LABEL_STEP for above in beside)])
+        placed.append((x, shown))
+        offsets[place] = shown - y
+    return offsets
+
+
 def _side(
     rows: list[dict[str, Any]], kinds: Sequence[str], field: str, title: str, scale: Any, score: str, width: float
 ) -> Any:
     import altair as alt
 
-    base = alt.Chart(alt.InlineData(values=rows))
+    moved = label_offsets(rows, field, width=width)
+    base = alt.Chart(alt.InlineData(values=[{**row, "up": up} for row, up in zip(rows, moved, strict=True)]))
     axis = alt.Axis(format="~s" if field == "readable" else "~g", tickCount=5, labelOverlap=True)
     x = alt.X(f"{field}:Q", title=title, scale=scale, axis=axis)
     y = alt.Y("score:Q", title=score, scale=alt.Scale(zero=False, padding=18), axis=alt.Axis(format="~g", tickCount=6))
@@ -215,4 +249,4 @@ def _side(
         .mark_text(dx=14, align="left", fontSize=11, fontWeight="bold", color="currentColor", dy=alt.expr("datum.up"))
         .encode(x=x, y=y, text="name:N")
     )
-    return alt.layer(bars, dots, ring, text).properties(width=width, height=340)
+    return alt.layer(bars, dots, ring, text).properties(width=width, height=_HEIGHT)

@@ -106,7 +106,7 @@ def _finding(asked: Attacked, bets: int, alone: int, guess: float) -> Finding:
         success=alone / made,
         guess=guess,
         interval=beside_control(alone, made, round(guess * made), made),
-        note=f"{bets:,} descriptions fit a single released row"
+        note=f"{bets:,} {'description fits' if bets == 1 else 'descriptions fit'} a single released row"
         if bets
         else f"none of {TRIES:,} descriptions fits a single released row, so there is nothing to bet on",
         details={"bets": float(bets)},
