@@ -34,7 +34,7 @@ from kohort.errors import IntegrityError, RefusedError
 from kohort.tables.domain import ColumnDomain, Domain, category_text, item_lists, number
 from kohort.tables.schema import Schema
 
-__all__ = ["GRID", "generalise_batch", "sensitive_of"]
+__all__ = ["GRID", "generalise_batch", "require_releasable", "sensitive_of", "sets_as_text"]
 
 GRID = 50
 DOMINANT = 0.5
@@ -88,20 +88,65 @@ def generalise_batch(
     private = sensitive_of(schema)
     columns = [name for name in schema.inputs if name not in private]
     who = np.arange(frame.height, dtype=np.int64) if persons is None else persons
-    if not columns:
-        raise RefusedError("every input is sensitive, so there is nothing to form classes of", hint="Keep such rows")
-    if frame.height == 0:
-        raise RefusedError("no row is left to release", hint="They wait for more rows")
-    kept = [_kept(frame[name], domain.columns[name], k, who) for name in private]
+    kept, sensitive, rule = _kept_columns(frame, schema=schema, domain=domain, k=k, l=l, persons=persons)
     on_grid = frame.select(_on_grid(frame[name], schema, domain.columns[name]) for name in columns)
-    rule = Rule(k=k, l=l if l > 1 else 0)
-    sensitive = SensitiveColumns.of(pl.DataFrame(kept), private, persons=persons)
-    require_feasible(rule, sensitive)
     classes = _Classes(cluster(Problem(code_table(on_grid, columns), sensitive, rule)), who)
     cells = {name: _released(frame[name], classes, schema, domain.columns[name]) for name in columns}
     released = pl.DataFrame([*cells.values(), *kept]).select(*schema.inputs, str(schema.target))
     _verify(released, columns, private, domain, k, l, who)
     return released
+
+
+def require_releasable(
+    frame: pl.DataFrame,
+    *,
+    schema: Schema,
+    domain: Domain,
+    k: int,
+    l: int,  # noqa: E741 - the literature's own letter
+    persons: Integers | None = None,
+) -> None:
+    """Refuse a batch that `generalise_batch` would refuse, without generalising it.
+
+    Args:
+        frame: The rows.
+        schema: The roles of their columns.
+        domain: Public ranges and categories of the columns.
+        k: Fewest rows, or persons, per class.
+        l: Fewest values of every sensitive column per class.
+        persons: A number for whom each row is about; None where every row is its own person.
+
+    Raises:
+        RefusedError: k or l cannot be met.
+    """
+    _kept_columns(frame, schema=schema, domain=domain, k=k, l=l, persons=persons)
+
+
+def _kept_columns(
+    frame: pl.DataFrame,
+    *,
+    schema: Schema,
+    domain: Domain,
+    k: int,
+    l: int,  # noqa: E741 - the literature's own letter
+    persons: Integers | None,
+) -> tuple[list[pl.Series], SensitiveColumns, Rule]:
+    """The sensitive columns as they are released, and the rule for classes, which all rows in one class would meet.
+
+    Raises:
+        RefusedError: They would not.
+    """
+    private = sensitive_of(schema)
+    if all(name in private for name in schema.inputs):
+        raise RefusedError("every input is sensitive, so there is nothing to form classes of", hint="Keep such rows")
+    if frame.height == 0:
+        raise RefusedError("no row is left to release", hint="They wait for more rows")
+    who = np.arange(frame.height, dtype=np.int64) if persons is None else persons
+    kept = [_kept(frame[name], domain.columns[name], k, who) for name in private]
+    rule = Rule(k=k, l=l if l > 1 else 0)
+    sensitive = SensitiveColumns.of(pl.DataFrame(kept), private, persons=persons)
+    require_feasible(rule, sensitive)
+    return kept, sensitive, rule
 
 
 def _verify(
