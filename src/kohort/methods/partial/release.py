@@ -213,11 +213,18 @@ def _range(domain: ColumnDomain) -> tuple[float, float]:
     return low, (high - low) or 1.0
 
 
-def _bin_codes(column: pl.Series, bins: Sequence[float]) -> pl.Series:
-    """The public bin of each value; null where it is missing."""
+def _bin_codes(column: pl.Series, bins: Sequence[float]) -> tuple[Integers, NDArray[np.bool_]]:
+    """The public bin of each value, 0 where it is missing, and where none is."""
     values = number(column)
-    codes = np.searchsorted(np.asarray(bins), values.fill_null(0).to_numpy(), side="left")
-    return pl.select(pl.when(values.is_not_null()).then(pl.Series(codes.astype(np.int64)))).to_series()
+    known = values.is_not_null().to_numpy() if values.null_count() else np.ones(len(values), dtype=bool)
+    codes = np.searchsorted(np.asarray(bins), values.to_numpy(), side="left").astype(np.int64)
+    return np.where(known, codes, 0), known
+
+
+def _with_nulls(codes: Integers, known: NDArray[np.bool_]) -> pl.Series:
+    """Codes as a column, null where they are not known."""
+    column = pl.Series(codes)
+    return column if known.all() else pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
 def _cell_of(values: Floats, low: float, width: float) -> Integers:
@@ -226,19 +233,19 @@ def _cell_of(values: Floats, low: float, width: float) -> Integers:
 
 def _known_numbers(column: pl.Series) -> tuple[Floats, NDArray[np.bool_]]:
     """The numbers of a column, 0 where one is missing, and where none is."""
-    values = number(column).cast(pl.Float64).fill_nan(None)
-    return values.fill_null(0.0).to_numpy(), values.is_not_null().to_numpy()
+    values = number(column).to_numpy()  # what is missing is no number
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0), known
 
 
 def _on_grid(column: pl.Series, schema: Schema, domain: ColumnDomain) -> pl.Series:
     """The column as clustering sees it: grid cells of numbers, bins, categories or item sets; missing is a value."""
     bins = schema.columns[column.name].bins
     if bins is not None:
-        return _bin_codes(column, bins).alias(column.name)
+        return _with_nulls(*_bin_codes(column, bins)).alias(column.name)
     if domain.kind == "number":
         values, known = _known_numbers(column)
-        cells = pl.Series(_cell_of(values, *_range(domain)))
-        return pl.select(pl.when(pl.Series(known)).then(cells)).to_series().alias(column.name)
+        return _with_nulls(_cell_of(values, *_range(domain)), known).alias(column.name)
     return _set_text(column) if domain.kind == "items" else category_text(column)
 
 
@@ -284,15 +291,16 @@ def _released(column: pl.Series, classes: _Classes, schema: Schema, domain: Colu
 def _with_missing(name: str, shown: Floats, known: NDArray[np.bool_], classes: _Classes) -> pl.Series:
     """One value per class for its rows; missing where most of the class lacks one."""
     lacking = 2 * classes.sums(known.astype(float)) < classes.partition.sizes
+    if not lacking.any():
+        return pl.Series(name, shown[classes.partition.labels])
     column = pl.Series(name, shown)
     return pl.select(pl.when(~pl.Series(lacking)).then(column)).to_series().gather(classes.partition.labels).alias(name)
 
 
 def _released_bins(column: pl.Series, classes: _Classes, bins: Sequence[float]) -> pl.Series:
     """The bin nearest to the class's mean bin, as a number inside that bin."""
-    codes = _bin_codes(column, bins)
-    known = codes.is_not_null().to_numpy()
-    means = classes.sums(codes.fill_null(0).to_numpy().astype(float)) / np.maximum(classes.sums(known.astype(float)), 1)
+    codes, known = _bin_codes(column, bins)
+    means = classes.sums(codes.astype(float)) / np.maximum(classes.sums(known.astype(float)), 1)
     inside = np.asarray([*bins, bins[-1] + 1.0], dtype=float)
     return _with_missing(column.name, inside[np.rint(means).astype(np.int64)], known, classes)
 
@@ -325,10 +333,10 @@ def _released_categories(column: pl.Series, classes: _Classes) -> pl.Series:
     each = sorted_distinct(pairs * people + classes.persons) // people  # a person counts once per class and value
     found, persons = np.unique(each, return_counts=True)
     of_class, code = np.divmod(found, len(values))
-    last = code + len(values) * values.is_null().to_numpy()[code]  # null after all others
+    last = code + len(values) * (code < values.null_count())  # null, which is coded first, after all others
     order = np.lexsort((last, -persons, of_class))
     first = np.flatnonzero(np.diff(of_class[order], prepend=-1))
-    return values.gather(code[order][first][labels]).alias(column.name)
+    return values[code[order][first][labels]].alias(column.name)
 
 
 def _released_items(column: pl.Series, classes: _Classes) -> pl.Series:
