@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.models.scoring import one_blas_thread
+
 __all__ = ["BLOCKS", "LEVEL", "RESAMPLES", "Blocks", "Interval", "Resampling", "intervals_of"]
 
 Floats = NDArray[np.float64]
@@ -74,7 +76,9 @@ def intervals_of(
 
     None for a measure that fewer than half of the resamples define, such as an AUC where one class hardly occurs.
     """
-    parts = [measure(weights @ sums) for weights in _weights(len(sums), resampling)]
+    with one_blas_thread():
+        drawn = [weights @ sums for weights in _weights(len(sums), resampling)]
+    parts = [measure(found) for found in drawn]
     tails = ((1 - level) / 2, (1 + level) / 2)
     found: dict[str, Interval | None] = {}
     for name in parts[0]:
