@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from importlib.metadata import entry_points
+import sys
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
 from typing import TypeVar
 
 from kohort.errors import ConfigError
 
-__all__ = ["discover", "find_namesake"]
+__all__ = ["discover", "entry_points", "find_namesake"]
 
 T = TypeVar("T")
 
@@ -70,6 +73,36 @@ def find_namesake(package: str, name: str, *, attribute: str, kind: type[T], gro
         return None
     part = getattr(importlib.import_module(f"{package}.{name}"), attribute, None)
     return part if isinstance(part, kind) and getattr(part, "name", "") == name else None
+
+
+def entry_points(*, group: str, name: str | None = None) -> metadata.EntryPoints:
+    """The entry points of a group, as `importlib.metadata` has them.
+
+    The packages are read again only when a folder that holds them has changed.
+
+    Args:
+        group: The group.
+        name: The name of the entry points; None for all.
+
+    Returns:
+        The entry points of all installed packages.
+    """
+    found = _points(tuple((place, _changed_at(place)) for place in sys.path)).select(group=group)
+    return found if name is None else found.select(name=name)
+
+
+@lru_cache(maxsize=1)
+def _points(places: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
+    del places
+    return metadata.entry_points()
+
+
+def _changed_at(place: str) -> int:
+    """When something was added to or removed from a folder; 0 where there is none."""
+    try:
+        return Path(place).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _add(found: dict[str, T], part: T) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, RefusedError
 from kohort.rng import Streams
 from kohort.runs import forecast as made
 from kohort.runs.config import Plan, load_plan
@@ -58,6 +58,49 @@ def test_the_rows_shared_are_those_of_the_run(found: made.Forecast) -> None:
     assert 0 < found.shared < found.rows
     assert (found.shared, found.rows) == (outcome.received.height, sum(outcome.site_rows.values()))
     assert found.share == found.shared / found.rows
+
+
+@pytest.mark.parametrize(
+    ("gate", "batches"),
+    [
+        ({"release_k": 200}, 2),  # the rows that pass at one site are too few for a class
+        ({"count": "local", "k": 18}, 3),
+        ({"rule": "l-diversity", "l": 2, "k": 15}, 3),
+        ({"released": "raw", "count": "local"}, 3),
+    ],
+)
+def test_a_count_without_generalising_is_that_of_the_run(
+    gate: dict[str, Any], batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = plan(**gate).to_mapping()
+    asked = load_plan({**raw, "policy": {**raw["policy"], "raw": True}}, complete=True)
+    outcome = run(asked, seed=4, tables=table())
+    assert outcome.received is not None
+    sent = dict(outcome.received.group_by("sender").len().iter_rows())
+    assert len(sent) == batches
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a count needs no batch")
+
+    monkeypatch.setattr("kohort.methods.partial.tasks.generalise_batch", never)
+    whole = made._without_test(populate(asked, Streams.seeded(4), tables=table()))
+    assert {site: rows for site, rows in made._count(asked, whole, 4).items() if rows} == sent
+
+
+def test_sites_that_are_absent_are_not_counted() -> None:
+    raw = plan().to_mapping()
+    sites = {**raw["sites"], "faults": {"drop": 0.5}, "quorum": 0.1}
+    asked = load_plan({**raw, "sites": sites}, complete=True)
+    whole = made._without_test(populate(asked, Streams.seeded(8), tables=table()))
+    counted = made._count(asked, whole, 8)
+    assert 0 < len(counted) < len(whole.names)
+
+
+def test_a_gate_that_releases_no_batch_is_refused_as_in_the_run() -> None:
+    asked = plan(release_k=900)
+    for refused in (run, forecast):
+        with pytest.raises(RefusedError, match="no site released a row with k = 900"):
+            refused(asked, seed=4, tables=table())
 
 
 def test_no_test_row_reaches_a_run_or_a_score(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ over one class against the rest. A measure without a denominator (no positive ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ __all__ = [
     "accuracy_of",
     "area_under_curve",
     "classification",
+    "evaluate_groups",
     "evaluate_model",
     "pair_shares",
     "regression",
@@ -82,42 +84,80 @@ def evaluate_model(
     `group_resamples` so does every group. Where the table names persons, persons are drawn, with all of their rows. The
     resampling has a `seed` of its own: a model is always judged the same.
     """
-    rows = encode_test_rows(model.encoder, frame)
-    found, ranked = model.judged(rows.x)
-    streams = Streams.seeded(seed)
-    is_classifier = model.task == "classification"
-    truth = rows.y.astype(np.int64) if is_classifier else _own_scale(model, rows.y)
-    if is_classifier and ranked is None:
-        ranked = model.ranking(rows.x)
-    persons = None if rows.person is None else persons_of(rows.person)
+    judged = _Judged.of(model, frame, seed)
+    result = judged.measure(slice(None), resamples)
+    if groups is not None:
+        result["by_group"] = judged.by_group(groups, group_resamples)
+    return result
 
-    def measure(chosen: Any, resamples: int, *group: str, blocks: int = BLOCKS) -> dict[str, Any]:
-        generator = streams.generator("bootstrap", *group)
-        who = None if persons is None else persons[chosen]
-        again = Resampling(resamples=resamples, blocks=blocks, generator=generator, persons=who) if resamples else None
-        if ranked is None:
-            return regression(truth[chosen], found[chosen], resampling=again)
-        return classification(
-            truth[chosen],
-            found[chosen],
-            scores=ranked[chosen],
-            classes=len(model.classes),
-            resampling=again,
+
+def evaluate_groups(
+    model: Model, frame: pl.DataFrame, groupings: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """All measures by group, for several ways to group the same rows.
+
+    Args:
+        model: The model.
+        frame: The rows.
+        groupings: One label a row, by what the rows are grouped by.
+
+    Returns:
+        For each way, as "by_group" of `evaluate_model`, without intervals.
+    """
+    if not groupings:
+        return {}
+    judged = _Judged.of(model, frame, 0)
+    return {name: judged.by_group(groups, 0) for name, groups in groupings.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """Rows with what a model says of them."""
+
+    truth: NDArray[Any]
+    found: NDArray[Any]
+    ranked: NDArray[Any] | None
+    """A score per row and class; None for numbers."""
+    persons: NDArray[np.int64] | None
+    classes: int
+    streams: Streams
+
+    @classmethod
+    def of(cls, model: Model, frame: pl.DataFrame, seed: int) -> _Judged:
+        rows = encode_test_rows(model.encoder, frame)
+        found, ranked = model.judged(rows.x)
+        is_classifier = model.task == "classification"
+        if is_classifier and ranked is None:
+            ranked = model.ranking(rows.x)
+        return cls(
+            truth=rows.y.astype(np.int64) if is_classifier else _own_scale(model, rows.y),
+            found=found,
+            ranked=ranked,
+            persons=None if rows.person is None else persons_of(rows.person),
+            classes=0 if ranked is None else len(model.classes),
+            streams=Streams.seeded(seed),
         )
 
-    result = measure(slice(None), resamples)
-    if groups is not None:
+    def measure(self, chosen: Any, resamples: int, *group: str, blocks: int = BLOCKS) -> dict[str, Any]:
+        generator = self.streams.generator("bootstrap", *group)
+        who = None if self.persons is None else self.persons[chosen]
+        again = Resampling(resamples=resamples, blocks=blocks, generator=generator, persons=who) if resamples else None
+        truth, found = self.truth[chosen], self.found[chosen]
+        if self.ranked is None:
+            return regression(truth, found, resampling=again)
+        return classification(truth, found, scores=self.ranked[chosen], classes=self.classes, resampling=again)
+
+    def by_group(self, groups: Sequence[str], resamples: int) -> dict[str, dict[str, Any]]:
         names, codes = np.unique(np.asarray(groups), return_inverse=True)
         parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
         blocks = max(LEAST_BLOCKS, BLOCKS // len(names))
-        result["by_group"] = {
+        return {
             str(name): {
                 "rows": len(part),
-                **_without_confusion(measure(part, group_resamples, str(name), blocks=blocks)),
+                **_without_confusion(self.measure(part, resamples, str(name), blocks=blocks)),
             }
             for name, part in zip(names, parts, strict=True)
         }
-    return result
 
 
 def classification(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kohort.anonymity.relational.codes import ranked
 from kohort.errors import IntegrityError
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.wire import Payload, decode, encode
@@ -43,9 +44,9 @@ def pack_table(frame: pl.DataFrame) -> bytes:
     for index, column in enumerate(frame.get_columns()):
         place = f"c{index}"
         if column.dtype.is_integer() and column.dtype != pl.UInt64:
-            kind, values = "integer", column.cast(pl.Int64).fill_null(0).to_numpy()
+            kind, values = "integer", _filled(column.cast(pl.Int64))
         elif column.dtype.is_numeric():
-            kind, values = "number", column.cast(pl.Float64).fill_null(0.0).to_numpy()
+            kind, values = "number", _filled(column.cast(pl.Float64))
         elif column.dtype == pl.Date:
             kind, values = "date", column.to_physical().cast(pl.Int64).fill_null(0).to_numpy()
         elif isinstance(column.dtype, pl.Datetime):
@@ -59,7 +60,7 @@ def pack_table(frame: pl.DataFrame) -> bytes:
             kind = "text"
             values, known = _coded(column)
         arrays[place] = values
-        arrays[f"n{index}"] = column.is_null().to_numpy()
+        arrays[f"n{index}"] = column.is_null().to_numpy() if column.null_count() else np.zeros(len(column), np.bool_)
         columns.append({"name": column.name, "kind": kind, "values": known if kind in {"lists", "text"} else []})
     return encode(Payload(arrays=arrays, blobs={"columns": canonical(columns).encode()}))
 
@@ -91,10 +92,14 @@ def unpack_table(data: bytes, *, expect: Sequence[str] | None = None) -> pl.Data
 
 def _coded(column: pl.Series) -> tuple[np.ndarray[Any, Any], list[str]]:
     """Cells as indices into the sorted distinct texts, and those texts; a null has index 0."""
-    text = column.cast(pl.String)
-    known = text.drop_nulls().unique().sort()
-    codes = text.cast(pl.Enum(known)).to_physical()
-    return codes.cast(pl.Int32).fill_null(0).to_numpy(), known.to_list()
+    codes, values = ranked(column.cast(pl.String))
+    missing = values.null_count()  # 1 where there is a null, which comes first
+    return np.maximum(codes.astype(np.int32) - np.int32(missing), 0), values[missing:].to_list()
+
+
+def _filled(column: pl.Series) -> np.ndarray[Any, Any]:
+    """The numbers of a column, 0 in place of nulls."""
+    return (column.fill_null(0) if column.null_count() else column).to_numpy()
 
 
 def _column(payload: Payload, index: int, description: dict[str, Any]) -> pl.Series:
@@ -113,8 +118,9 @@ def _column(payload: Payload, index: int, description: dict[str, Any]) -> pl.Ser
         series = series.cast(pl.Int32).cast(dtype) if dtype == pl.Date else series.cast(dtype)
     else:
         raise IntegrityError("a received table is malformed")
-    masked = pl.DataFrame({"v": series, "n": absent}).select(pl.when(~pl.col("n")).then(pl.col("v")))
-    return masked.to_series().alias(str(description["name"]))
+    if absent.any():
+        series = pl.DataFrame({"v": series, "n": absent}).select(pl.when(~pl.col("n")).then(pl.col("v"))).to_series()
+    return series.alias(str(description["name"]))
 
 
 def _texts(codes: np.ndarray[Any, Any], absent: np.ndarray[Any, Any], description: dict[str, Any]) -> pl.Series:
@@ -122,7 +128,7 @@ def _texts(codes: np.ndarray[Any, Any], absent: np.ndarray[Any, Any], descriptio
     used = codes[~absent]
     if codes.dtype != np.int32 or (len(used) and (used.min() < 0 or used.max() >= len(known))):
         raise IntegrityError("a received table is malformed")
-    series = known.gather(np.where(absent, 0, codes)) if len(known) else pl.Series([None] * len(codes))
+    series = known[np.where(absent, 0, codes)] if len(known) else pl.Series([None] * len(codes))
     return series.cast(pl.String)
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "SERIES",
     "bytes_by_kind",
     "drawn",
+    "get_ready",
     "is_course",
     "score_by_round",
     "score_by_site",
@@ -241,6 +242,13 @@ def _legend(entries: int) -> alt.Legend:
     import altair as alt
 
     return alt.Legend(orient="top", title=None, columns=min(entries, 5), labelLimit=180)
+
+
+def get_ready() -> None:
+    """Start the renderer, which takes a second: whoever has something else to do meanwhile calls this in a thread."""
+    import vl_convert
+
+    vl_convert.vegalite_to_svg({"data": {"values": []}, "mark": "point"})
 
 
 def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> str:

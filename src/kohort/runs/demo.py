@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from kohort.models.options import Training
 from kohort.models.rows import Rows, stack
 from kohort.report.about import About
 from kohort.report.audits import AUDIT_FILE, with_audits, write_audits
+from kohort.report.charts import get_ready
 from kohort.report.curves import read_runs_with_curves
 from kohort.report.page import write_report
 from kohort.report.runs import FAILED_FILE, read_shared_plan
@@ -143,7 +145,8 @@ def run_demo(
     runs: list[dict[str, Any]] = []
     audits: list[dict[str, Any]] = []
     chosen = methods().values()
-    with _begun([_Job(method.name, rounds, seed, folder / method.name) for method in chosen], jobs) as calls:
+    wanted = [_Job(method.name, rounds, seed, folder / method.name) for method in chosen]
+    with _meanwhile(get_ready), _begun(wanted, jobs) as calls:
         for method, call in zip(chosen, calls, strict=True):
             try:
                 with watching(method) as watch:
@@ -164,6 +167,17 @@ def run_demo(
     if len(errors) == len(runs):
         raise errors[0]
     return runs
+
+
+@contextmanager
+def _meanwhile(what: Callable[[], None]) -> Iterator[None]:
+    """Do something beside what happens inside; it is done at the end."""
+    thread = Thread(target=what)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 @contextmanager

@@ -130,8 +130,8 @@ class CategoryBlock:
         """
         texts = category_text(column)
         found = texts.cast(pl.Enum(list(self.categories)), strict=False).to_physical().cast(pl.Int64)
-        missing = texts.is_null().to_numpy()
-        codes = found.fill_null(-1).to_numpy().copy()
+        missing = texts.is_null().to_numpy() if texts.null_count() else np.zeros(len(texts), dtype=bool)
+        codes = (found.fill_null(-1) if found.null_count() else found).to_numpy().copy()
         unseen = (codes < 0) & ~missing
         if self.domain.missing:
             codes[missing] = self.size - 1

@@ -296,7 +296,8 @@ def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn,
 def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[Any]]:
     codes, known = ranked(column)
     missing = column.null_count() > 0
-    floats = known.drop_nulls().to_physical().cast(pl.Float64).to_numpy()
+    present = known.drop_nulls() if missing else known
+    floats = (present if present.dtype.is_numeric() else present.to_physical()).cast(pl.Float64).to_numpy()
     extent = float(floats[-1] - floats[0]) if len(floats) else 0.0
     points = (floats - floats[0]) / (extent or 1.0) if len(floats) else floats
     if missing:

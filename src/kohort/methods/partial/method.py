@@ -81,7 +81,7 @@ from kohort.rounds.hub_training import HubTrainer
 from kohort.rounds.loop import TrainingGroup, federated_rounds
 from kohort.rounds.totals.summed import require_enough, summed_rounds
 
-__all__ = ["METHOD", "Gate", "Partial"]
+__all__ = ["METHOD", "Gate", "Partial", "require_released"]
 
 SENDER, BATCH = "sender", "batch"
 
@@ -262,11 +262,23 @@ def _over_sums(config: Partial, hub: Hub, stages: _Stages) -> ProtocolGenerator:
 
 
 def _require_released(config: Partial, stages: _Stages) -> None:
-    """Say that nothing was released although keys passed the gate: the plan asks for what no site has."""
-    if stages.received is None and stages.approved_keys and config.gate.released == "generalised":
+    require_released(config.gate, 0 if stages.received is None else stages.received.height, stages.approved_keys)
+
+
+def require_released(gate: Gate, rows: int, approved_keys: int) -> None:
+    """Say that nothing was released although keys passed the gate: the plan asks for what no site has.
+
+    Args:
+        gate: `[method.gate]`.
+        rows: How many rows were released.
+        approved_keys: How many keys the sites' count approved.
+
+    Raises:
+        RefusedError: Keys passed, and no row was released.
+    """
+    if not rows and approved_keys and gate.released == "generalised":
         raise RefusedError(
-            f"keys passed the gate, and no site released a row with k = {config.gate.release_k} and "
-            f"l = {config.gate.release_l}",
+            f"keys passed the gate, and no site released a row with k = {gate.release_k} and l = {gate.release_l}",
             hint="Lower method.gate.release_k or release_l, or the sites' own min_k and min_l, or use fedavg, which "
             "shares no rows",
         )

@@ -34,7 +34,7 @@ from kohort.errors import IntegrityError, RefusedError
 from kohort.tables.domain import ColumnDomain, Domain, category_text, item_lists, number
 from kohort.tables.schema import Schema
 
-__all__ = ["GRID", "generalise_batch", "sensitive_of"]
+__all__ = ["GRID", "generalise_batch", "require_releasable", "sensitive_of", "sets_as_text"]
 
 GRID = 50
 DOMINANT = 0.5
@@ -88,20 +88,65 @@ def generalise_batch(
     private = sensitive_of(schema)
     columns = [name for name in schema.inputs if name not in private]
     who = np.arange(frame.height, dtype=np.int64) if persons is None else persons
-    if not columns:
-        raise RefusedError("every input is sensitive, so there is nothing to form classes of", hint="Keep such rows")
-    if frame.height == 0:
-        raise RefusedError("no row is left to release", hint="They wait for more rows")
-    kept = [_kept(frame[name], domain.columns[name], k, who) for name in private]
+    kept, sensitive, rule = _kept_columns(frame, schema=schema, domain=domain, k=k, l=l, persons=persons)
     on_grid = frame.select(_on_grid(frame[name], schema, domain.columns[name]) for name in columns)
-    rule = Rule(k=k, l=l if l > 1 else 0)
-    sensitive = SensitiveColumns.of(pl.DataFrame(kept), private, persons=persons)
-    require_feasible(rule, sensitive)
     classes = _Classes(cluster(Problem(code_table(on_grid, columns), sensitive, rule)), who)
     cells = {name: _released(frame[name], classes, schema, domain.columns[name]) for name in columns}
     released = pl.DataFrame([*cells.values(), *kept]).select(*schema.inputs, str(schema.target))
     _verify(released, columns, private, domain, k, l, who)
     return released
+
+
+def require_releasable(
+    frame: pl.DataFrame,
+    *,
+    schema: Schema,
+    domain: Domain,
+    k: int,
+    l: int,  # noqa: E741 - the literature's own letter
+    persons: Integers | None = None,
+) -> None:
+    """Refuse a batch that `generalise_batch` would refuse, without generalising it.
+
+    Args:
+        frame: The rows.
+        schema: The roles of their columns.
+        domain: Public ranges and categories of the columns.
+        k: Fewest rows, or persons, per class.
+        l: Fewest values of every sensitive column per class.
+        persons: A number for whom each row is about; None where every row is its own person.
+
+    Raises:
+        RefusedError: k or l cannot be met.
+    """
+    _kept_columns(frame, schema=schema, domain=domain, k=k, l=l, persons=persons)
+
+
+def _kept_columns(
+    frame: pl.DataFrame,
+    *,
+    schema: Schema,
+    domain: Domain,
+    k: int,
+    l: int,  # noqa: E741 - the literature's own letter
+    persons: Integers | None,
+) -> tuple[list[pl.Series], SensitiveColumns, Rule]:
+    """The sensitive columns as they are released, and the rule for classes, which all rows in one class would meet.
+
+    Raises:
+        RefusedError: They would not.
+    """
+    private = sensitive_of(schema)
+    if all(name in private for name in schema.inputs):
+        raise RefusedError("every input is sensitive, so there is nothing to form classes of", hint="Keep such rows")
+    if frame.height == 0:
+        raise RefusedError("no row is left to release", hint="They wait for more rows")
+    who = np.arange(frame.height, dtype=np.int64) if persons is None else persons
+    kept = [_kept(frame[name], domain.columns[name], k, who) for name in private]
+    rule = Rule(k=k, l=l if l > 1 else 0)
+    sensitive = SensitiveColumns.of(pl.DataFrame(kept), private, persons=persons)
+    require_feasible(rule, sensitive)
+    return kept, sensitive, rule
 
 
 def _verify(
@@ -168,11 +213,18 @@ def _range(domain: ColumnDomain) -> tuple[float, float]:
     return low, (high - low) or 1.0
 
 
-def _bin_codes(column: pl.Series, bins: Sequence[float]) -> pl.Series:
-    """The public bin of each value; null where it is missing."""
+def _bin_codes(column: pl.Series, bins: Sequence[float]) -> tuple[Integers, NDArray[np.bool_]]:
+    """The public bin of each value, 0 where it is missing, and where none is."""
     values = number(column)
-    codes = np.searchsorted(np.asarray(bins), values.fill_null(0).to_numpy(), side="left")
-    return pl.select(pl.when(values.is_not_null()).then(pl.Series(codes.astype(np.int64)))).to_series()
+    known = values.is_not_null().to_numpy() if values.null_count() else np.ones(len(values), dtype=bool)
+    codes = np.searchsorted(np.asarray(bins), values.to_numpy(), side="left").astype(np.int64)
+    return np.where(known, codes, 0), known
+
+
+def _with_nulls(codes: Integers, known: NDArray[np.bool_]) -> pl.Series:
+    """Codes as a column, null where they are not known."""
+    column = pl.Series(codes)
+    return column if known.all() else pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
 def _cell_of(values: Floats, low: float, width: float) -> Integers:
@@ -181,19 +233,19 @@ def _cell_of(values: Floats, low: float, width: float) -> Integers:
 
 def _known_numbers(column: pl.Series) -> tuple[Floats, NDArray[np.bool_]]:
     """The numbers of a column, 0 where one is missing, and where none is."""
-    values = number(column).cast(pl.Float64).fill_nan(None)
-    return values.fill_null(0.0).to_numpy(), values.is_not_null().to_numpy()
+    values = number(column).to_numpy()  # what is missing is no number
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0), known
 
 
 def _on_grid(column: pl.Series, schema: Schema, domain: ColumnDomain) -> pl.Series:
     """The column as clustering sees it: grid cells of numbers, bins, categories or item sets; missing is a value."""
     bins = schema.columns[column.name].bins
     if bins is not None:
-        return _bin_codes(column, bins).alias(column.name)
+        return _with_nulls(*_bin_codes(column, bins)).alias(column.name)
     if domain.kind == "number":
         values, known = _known_numbers(column)
-        cells = pl.Series(_cell_of(values, *_range(domain)))
-        return pl.select(pl.when(pl.Series(known)).then(cells)).to_series().alias(column.name)
+        return _with_nulls(_cell_of(values, *_range(domain)), known).alias(column.name)
     return _set_text(column) if domain.kind == "items" else category_text(column)
 
 
@@ -239,15 +291,16 @@ def _released(column: pl.Series, classes: _Classes, schema: Schema, domain: Colu
 def _with_missing(name: str, shown: Floats, known: NDArray[np.bool_], classes: _Classes) -> pl.Series:
     """One value per class for its rows; missing where most of the class lacks one."""
     lacking = 2 * classes.sums(known.astype(float)) < classes.partition.sizes
+    if not lacking.any():
+        return pl.Series(name, shown[classes.partition.labels])
     column = pl.Series(name, shown)
     return pl.select(pl.when(~pl.Series(lacking)).then(column)).to_series().gather(classes.partition.labels).alias(name)
 
 
 def _released_bins(column: pl.Series, classes: _Classes, bins: Sequence[float]) -> pl.Series:
     """The bin nearest to the class's mean bin, as a number inside that bin."""
-    codes = _bin_codes(column, bins)
-    known = codes.is_not_null().to_numpy()
-    means = classes.sums(codes.fill_null(0).to_numpy().astype(float)) / np.maximum(classes.sums(known.astype(float)), 1)
+    codes, known = _bin_codes(column, bins)
+    means = classes.sums(codes.astype(float)) / np.maximum(classes.sums(known.astype(float)), 1)
     inside = np.asarray([*bins, bins[-1] + 1.0], dtype=float)
     return _with_missing(column.name, inside[np.rint(means).astype(np.int64)], known, classes)
 
@@ -280,10 +333,10 @@ def _released_categories(column: pl.Series, classes: _Classes) -> pl.Series:
     each = sorted_distinct(pairs * people + classes.persons) // people  # a person counts once per class and value
     found, persons = np.unique(each, return_counts=True)
     of_class, code = np.divmod(found, len(values))
-    last = code + len(values) * values.is_null().to_numpy()[code]  # null after all others
+    last = code + len(values) * (code < values.null_count())  # null, which is coded first, after all others
     order = np.lexsort((last, -persons, of_class))
     first = np.flatnonzero(np.diff(of_class[order], prepend=-1))
-    return values.gather(code[order][first][labels]).alias(column.name)
+    return values[code[order][first][labels]].alias(column.name)
 
 
 def _released_items(column: pl.Series, classes: _Classes) -> pl.Series:

@@ -23,7 +23,7 @@ from kohort.methods.partial.config import (
     rules_at,
     threshold_of,
 )
-from kohort.methods.partial.release import generalise_batch, sets_as_text
+from kohort.methods.partial.release import generalise_batch, require_releasable, sets_as_text
 from kohort.models.rows import Rows, encode_rows, person_of_rows
 from kohort.privacy.guarantee import Guarantee, Public, Raw
 from kohort.privacy.releases import units_of
@@ -37,7 +37,7 @@ from kohort.rounds.counting import KeyCounts, Proven, SecureCount, is_approved
 from kohort.tables.frames import in_value_order
 from kohort.tables.schema import Schema
 
-__all__ = ["COUNT", "NEWS", "ROW_COUNTS", "SHARE", "TELL_COUNTS"]
+__all__ = ["COUNT", "NEWS", "ROW_COUNTS", "SHARE", "TELL_COUNTS", "rows_to_share"]
 
 ROW_COUNTS = Public(what="row counts")
 OPEN_SECRET = b"everybody knows this secret".ljust(32, b".")
@@ -232,6 +232,40 @@ def _judged_columns(gate: Gate, schema: Schema) -> tuple[str, ...]:
     return (target, *others)
 
 
+def _passing(site: Site, request: Request, shipped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which of the rows that may be sent pass the gate now; nobody is sent twice."""
+    return _shared_rows(site, request) & ~_sent_before(site, shipped)[_own_keys(site).present]
+
+
+def rows_to_share(site: Site, request: Request) -> int:
+    """How many rows the first stage of `SHARE` would send, found without generalising or sending any.
+
+    Args:
+        site: The site, which was asked for its news already.
+        request: What `SHARE` would be asked.
+
+    Returns:
+        The rows that pass the gate; 0 where they cannot be released as a batch.
+    """
+    mask = _passing(site, request, np.zeros(site.count, dtype=bool))
+    frame, gate = _own_keys(site).frame.filter(pl.Series(mask)), _rules(site)
+    if frame.height == 0 or gate.released == "raw":
+        return frame.height
+    person = person_column(site.schema)
+    try:
+        require_releasable(
+            frame,
+            schema=site.schema,
+            domain=site.encoder.domain,
+            k=gate.release_k,
+            l=gate.release_l,
+            persons=None if person is None else person_codes(frame, person),
+        )
+    except RefusedError:
+        return 0
+    return frame.height
+
+
 def _share(site: Site, request: Request) -> Release:
     """Send the rows that pass the gate, and keep the others for training at this site."""
     approved = site.plan
@@ -243,7 +277,7 @@ def _share(site: Site, request: Request) -> Release:
     if state.shipped is not None:
         shipped[: len(state.shipped)] = state.shipped  # rows that were appended are behind the others
     state.shipped = shipped
-    mask = _shared_rows(site, request) & ~_sent_before(site, shipped)[own.present]  # nobody is sent twice
+    mask = _passing(site, request, shipped)
     shared, guarantee = _releasable(site, request, np.flatnonzero(own.present)[mask], gate)
     if shared is None:  # too few for a batch: they stay until more rows arrive
         mask = np.zeros(frame.height, dtype=bool)

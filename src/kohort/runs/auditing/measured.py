@@ -7,7 +7,7 @@ is counted from the rows that the hub was sent, as the hub itself could.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,7 @@ import polars as pl
 
 from kohort.anonymity.risk.reidentification import assess_risk
 from kohort.errors import ConfigError
-from kohort.evaluate.utility import evaluate_model
+from kohort.evaluate.utility import evaluate_groups
 from kohort.models.base import Model
 from kohort.models.cluster_names import NoCommonModel
 from kohort.models.rows import encode_test_rows
@@ -168,28 +168,29 @@ def groups_of(model: Model, test: pl.DataFrame, population: Population, *, least
     """
     schema = population.schema
     names = dict.fromkeys(name for name in (*schema.quasi, *schema.sensitive) if name != schema.target)
-    found = []
+    labels = {}
     for name in names:
         column = test[name] if name in test.columns else None
         if column is None or column.dtype.is_numeric() or not 2 <= column.n_unique() <= MOST_GROUPS:
             continue
         if not isinstance(column.dtype, pl.String | pl.Categorical | pl.Enum | pl.Boolean):
             continue
-        found.append(_groups(model, test, population.frame, name, least))
-    return found
+        labels[name] = column.cast(pl.String).fill_null("missing").to_list()
+    score = "accuracy" if model.task == "classification" else "r2"
+    found = evaluate_groups(model, test, labels)
+    return [_groups(by, population.frame, name, least, score) for name, by in found.items()]
 
 
-def _groups(model: Model, test: pl.DataFrame, frame: pl.DataFrame, name: str, least: int) -> dict[str, Any]:
-    labels = test[name].cast(pl.String).fill_null("missing")
+def _groups(
+    by: Mapping[str, Mapping[str, Any]], frame: pl.DataFrame, name: str, least: int, score: str
+) -> dict[str, Any]:
     trained = frame[name].cast(pl.String).fill_null("missing").value_counts()
     common = dict(zip(*trained.get_columns(), strict=True))
-    by = evaluate_model(model, test, groups=labels.to_list())["by_group"]
     shown = [group for group, one in by.items() if min(one["rows"], common.get(group, 0)) >= max(least, 2)]
     unnamed = sum(one["rows"] for group, one in by.items() if group not in shown)
     if 0 < unnamed < least and shown:  # what is left of all rows would tell how few they are
         smallest = min(shown, key=lambda group: by[group]["rows"])
         shown.remove(smallest)
         unnamed += by[smallest]["rows"]
-    score = "accuracy" if model.task == "classification" else "r2"
     named = [{"name": group, "rows": by[group]["rows"], "score": by[group][score]} for group in shown]
     return {"column": name, "groups": named, "unnamed": unnamed}

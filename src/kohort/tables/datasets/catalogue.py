@@ -233,9 +233,7 @@ def _locate(name: str, entry: _Entry) -> tuple[pl.DataFrame, str]:
     if path is not None:
         return _verified(read_table(path), entry, f"the file in {FOLDER_VARIABLE}"), FOLDER_VARIABLE
     if entry.file == "adult":
-        content = resources.files("kohort.tables.datasets").joinpath("embedded", "adult.parquet")
-        with content.open("rb") as stream:
-            return _verified(read_table(stream, format="parquet"), entry, "the embedded table"), "embedded"
+        return _embedded_table(), "embedded"
     cached = cache_folder() / f"{entry.file}.parquet"
     if cached.is_file():
         return _verified(read_table(cached), entry, f"the cached file {str(cached)!r}"), "cache"
@@ -244,6 +242,14 @@ def _locate(name: str, entry: _Entry) -> tuple[pl.DataFrame, str]:
     frame = _verified(download(name, SOURCES[name]), entry, "the public source")
     write_table(frame, cached, force=True)
     return frame, "public source"
+
+
+@cache
+def _embedded_table() -> pl.DataFrame:
+    """The one table that comes with the package; read and verified once, for frames do not change."""
+    content = resources.files("kohort.tables.datasets").joinpath("embedded", "adult.parquet")
+    with content.open("rb") as stream:
+        return _verified(read_table(stream, format="parquet"), REGISTRY["adult"], "the embedded table")
 
 
 def _not_here(name: str, wanted: str) -> DataError:
