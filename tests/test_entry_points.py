@@ -40,7 +40,7 @@ def test_an_installed_package_is_found_and_a_removed_one_is_not(
 def test_packages_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     read = []
     plain = metadata.entry_points
-    monkeypatch.setattr(metadata, "entry_points", lambda: read.append(1) or plain())
+    monkeypatch.setattr(metadata, "entry_points", lambda **asked: read.append(1) or plain(**asked))
     monkeypatch.syspath_prepend(tmp_path)
     for _ in range(3):
         registry.entry_points(group="kohort.methods")

@@ -87,14 +87,14 @@ def entry_points(*, group: str, name: str | None = None) -> metadata.EntryPoints
     Returns:
         The entry points of all installed packages.
     """
-    found = _points(tuple((place, _changed_at(place)) for place in sys.path)).select(group=group)
+    found = _points(group, tuple((place, _changed_at(place)) for place in sys.path))
     return found if name is None else found.select(name=name)
 
 
-@lru_cache(maxsize=1)
-def _points(places: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
+@lru_cache(maxsize=16)
+def _points(group: str, places: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
     del places
-    return metadata.entry_points()
+    return metadata.entry_points(group=group)
 
 
 def _changed_at(place: str) -> int:
