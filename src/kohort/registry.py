@@ -8,14 +8,60 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from importlib.metadata import entry_points
+import sys
+from functools import cache, lru_cache
+from importlib import metadata
+from pathlib import Path
 from typing import TypeVar
 
 from kohort.errors import ConfigError
 
-__all__ = ["discover", "find_namesake"]
+__all__ = ["discover", "entry_points", "find_namesake", "version"]
 
 T = TypeVar("T")
+
+
+def entry_points(*, group: str, name: str | None = None) -> metadata.EntryPoints:
+    """The entry points of a group. The files of all packages are read anew only after one was installed or removed.
+
+    Args:
+        group: The group.
+        name: Of these, the ones with this name; all by default.
+
+    Returns:
+        The entry points.
+    """
+    found = _installed_points(tuple((path, _changed(path)) for path in sys.path)).select(group=group)
+    return found if name is None else found.select(name=name)
+
+
+@lru_cache(maxsize=4)
+def _installed_points(folders: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
+    del folders
+    return metadata.entry_points()
+
+
+def _changed(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@cache
+def version(package: str) -> str:
+    """The version of an installed package, read once.
+
+    Args:
+        package: Its name.
+
+    Returns:
+        The version.
+
+    Raises:
+        PackageNotFoundError: It is not installed.
+    """
+    return metadata.version(package)
 
 
 def discover(package: str, *, attribute: str, kind: type[T], group: str = "") -> dict[str, T]:
