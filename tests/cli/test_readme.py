@@ -65,8 +65,8 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _copy_compiled(source: Path, installed: Path) -> None:
-    """Give the installed package the kernels and the bytecode made here; they are known by a file's time and size."""
-    for found in (*source.rglob("__pycache__/*.nb[ci]"), *source.rglob("__pycache__/*.pyc")):
+    """Give the installed package the kernels that were compiled here; they are known by a file's time and size."""
+    for found in source.rglob("__pycache__/*.nb[ci]"):
         folder = installed / found.relative_to(source).parent
         if folder.parent.is_dir():
             folder.mkdir(exist_ok=True)

@@ -1,20 +1,18 @@
 """Copies of a site that is under way: what an adversary does to one of them does not change the others.
 
-A copy is made by pickling in memory. Functions are copied together with the variables they close over, because servers
-keep some of their state there. Keys, hash functions and encryption contexts are copied as their kind allows, or shared
-where nothing changes them. What cannot be copied is an error.
+Functions are copied together with the variables they close over, because servers keep some of their state there. Keys
+and encryption contexts are shared, because nothing changes them. What cannot be copied is an error.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import polars as pl
 
 __all__ = ["Saved"]
@@ -22,10 +20,9 @@ __all__ = ["Saved"]
 T = TypeVar("T")
 _SHARED_MODULES = ("cryptography.", "_sealapi_cpp", "_tenseal_cpp", "tenseal.")
 """Keys and encryption contexts of these packages are made once and never changed by a site."""
-_CODE = (type, ModuleType, CodeType, type(lru_cache(len)), pl.DataFrame, pl.Series)
-_PLAIN = frozenset({str, bytes, int, float, bool, type(None), tuple, list, dict})
-"""Most of what is copied; asked first, because it is fast."""
-_HASHES = (type(hashlib.blake2b()), type(hashlib.sha256()))
+_SHARED = (type, ModuleType, CodeType, type(lru_cache(len)), pl.DataFrame, pl.Series)
+"""Code, and tables, which are never changed in place."""
+_PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), range, type(...)})
 
 
 class Saved(Generic[T]):
@@ -40,10 +37,8 @@ class Saved(Generic[T]):
     """
 
     def __init__(self, value: T, *, shared: Iterable[object] = ()) -> None:
-        self._parts: list[object] = []
-        written = io.BytesIO()
-        _Writer(written, self._parts, {id(one) for one in shared}).dump(value)
-        self._written = written.getvalue()
+        self._shared = tuple(shared)
+        self._kept: T = _Copier(self._shared).copy(value)
 
     def restore(self) -> T:
         """Make the object as it was when it was saved.
@@ -51,66 +46,116 @@ class Saved(Generic[T]):
         Returns:
             A new one.
         """
-        made: T = _Reader(io.BytesIO(self._written), self._parts).load()
+        made: T = _Copier(self._shared).copy(self._kept)
         return made
 
 
-class _Writer(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, parts: list[object], shared: set[int]) -> None:
-        super().__init__(file, protocol=5)
-        self._parts, self._shared = parts, shared
-        self._places: dict[int, int] = {}
+class _Copier:
+    """Makes one copy; what occurs twice in the original is one object in the copy, too."""
 
-    def persistent_id(self, obj: Any) -> int | None:
-        return self._share(obj) if id(obj) in self._shared or _is_shared(obj) else None
+    def __init__(self, shared: Iterable[object]) -> None:
+        self._made = {id(one): one for one in shared}
+        self._alive: list[object] = []
+        """What was copied: the id of an object that is gone may be taken by another."""
 
-    def _share(self, part: object) -> int:
-        if id(part) not in self._places:
-            self._places[id(part)] = len(self._parts)
-            self._parts.append(part)  # which also keeps its id from being taken by another object
-        return self._places[id(part)]
-
-    def _by_reference(self, part: T) -> T:
-        self._shared.add(id(part))
-        self._share(part)
-        return part
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, CellType):
-            return CellType, ()
-        if isinstance(obj, FunctionType):
-            return self._reduced_function(obj)
-        if isinstance(obj, _HASHES):
-            return _hash, (self._by_reference(obj.copy()),)
-        if type(obj) is object:
+    def copy(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind in _PLAIN:
+            return obj
+        if id(obj) in self._made:
+            return self._made[id(obj)]
+        if _is_shared(obj):
+            return obj
+        if kind is object:
             raise TypeError("an object that is known by its identity alone cannot be copied")
-        return NotImplemented
+        make: Callable[[_Copier, Any], Any] = _MAKERS.get(kind, _Copier._reduced)
+        return make(self, obj)
 
-    def _reduced_function(self, made: FunctionType) -> Any:
-        cells = made.__closure__ or ()
-        parts = (made.__code__, self._by_reference(made.__globals__), made.__name__, made.__defaults__, cells)
-        closed_over = [(cell, cell.cell_contents) for cell in cells if _is_full(cell)]
-        return FunctionType, parts, (made.__kwdefaults__, made.__dict__, closed_over), None, None, _fill
+    def _note(self, obj: object, made: T) -> T:
+        self._made[id(obj)] = made
+        self._alive.append(obj)
+        return made
+
+    def _dict(self, obj: dict[Any, Any]) -> dict[Any, Any]:
+        made: dict[Any, Any] = self._note(obj, {})
+        made.update((self.copy(key), self.copy(value)) for key, value in obj.items())
+        return made
+
+    def _list(self, obj: list[Any]) -> list[Any]:
+        made: list[Any] = self._note(obj, [])
+        made.extend(map(self.copy, obj))
+        return made
+
+    def _tuple(self, obj: tuple[Any, ...]) -> Any:
+        made = tuple(map(self.copy, obj))
+        return self._made[id(obj)] if id(obj) in self._made else self._note(obj, made)
+
+    def _array(self, obj: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if obj.dtype.hasobject:
+            raise TypeError("an array of objects cannot be copied")
+        made = self._note(obj, obj.copy(order="K"))
+        made.flags.writeable = obj.flags.writeable
+        return made
+
+    def _hash(self, obj: Any) -> Any:
+        return self._note(obj, obj.copy())
+
+    def _method(self, obj: MethodType) -> Any:
+        return self._note(obj, MethodType(obj.__func__, self.copy(obj.__self__)))
+
+    def _builtin(self, obj: BuiltinFunctionType) -> Any:
+        return self._note(obj, getattr(self.copy(obj.__self__), obj.__name__))
+
+    def _function(self, obj: FunctionType) -> FunctionType:
+        """What a function closes over may hold the function itself, so it is set once that is made."""
+        cells = obj.__closure__ or ()
+        new = [cell for cell in cells if id(cell) not in self._made]
+        for cell in new:
+            self._note(cell, CellType())
+        closure = tuple(self._made[id(cell)] for cell in cells)
+        made = self._note(obj, FunctionType(obj.__code__, obj.__globals__, obj.__name__, None, closure))
+        made.__defaults__, made.__kwdefaults__ = self.copy(obj.__defaults__), self.copy(obj.__kwdefaults__)
+        made.__dict__.update(self.copy(obj.__dict__))
+        for cell in new:
+            if _is_full(cell):
+                self._made[id(cell)].cell_contents = self.copy(cell.cell_contents)
+        return made
+
+    def _reduced(self, obj: Any) -> Any:
+        """By what the object says of itself (`object.__reduce_ex__`)."""
+        parts = obj.__reduce_ex__(4)
+        if isinstance(parts, str):  # a name in a module
+            return obj
+        make, given, state, items, pairs = (*parts, None, None, None)[:5]
+        made = self._note(obj, make(*map(self.copy, given)))
+        if state is not None:
+            _set_state(made, self.copy(state))
+        for item in items or ():
+            made.append(self.copy(item))
+        for key, value in pairs or ():
+            made[self.copy(key)] = self.copy(value)
+        return made
 
 
-class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, parts: list[object]) -> None:
-        super().__init__(file)
-        self._parts = parts
-
-    def persistent_load(self, pid: int) -> object:
-        return self._parts[pid]
+_MAKERS: dict[type, Callable[[_Copier, Any], Any]] = {
+    dict: _Copier._dict,
+    list: _Copier._list,
+    tuple: _Copier._tuple,
+    np.ndarray: _Copier._array,
+    type(hashlib.blake2b()): _Copier._hash,
+    type(hashlib.sha256()): _Copier._hash,
+    MethodType: _Copier._method,
+    BuiltinFunctionType: _Copier._builtin,
+    FunctionType: _Copier._function,
+}
 
 
 def _is_shared(obj: Any) -> bool:
-    """Whether copies may have it in common: code, and what is never changed in place."""
-    if type(obj) in _PLAIN:
-        return False
     if isinstance(obj, FunctionType):
         return obj.__closure__ is None
     if isinstance(obj, BuiltinFunctionType):
         return obj.__self__ is None or isinstance(obj.__self__, ModuleType | type)
-    return isinstance(obj, _CODE) or type(obj).__module__.startswith(_SHARED_MODULES)
+    return isinstance(obj, _SHARED) or type(obj).__module__.startswith(_SHARED_MODULES)
 
 
 def _is_full(cell: CellType) -> bool:
@@ -121,13 +166,11 @@ def _is_full(cell: CellType) -> bool:
     return True
 
 
-def _fill(made: FunctionType, state: tuple[Any, dict[str, Any], list[tuple[CellType, Any]]]) -> None:
-    """What a function closes over may hold the function itself, so it is set once that is made."""
-    made.__kwdefaults__, attributes, closed_over = state
-    made.__dict__.update(attributes)
-    for cell, contents in closed_over:
-        cell.cell_contents = contents
-
-
-def _hash(saved: Any) -> Any:
-    return saved.copy()
+def _set_state(made: Any, state: Any) -> None:
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+        return
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    made.__dict__.update(attributes or {})
+    for name, value in (slots or {}).items():
+        object.__setattr__(made, name, value)
