@@ -31,14 +31,14 @@ def entry_points(*, group: str, name: str | None = None) -> metadata.EntryPoints
     Returns:
         The entry points.
     """
-    found = _installed_points(tuple((path, _changed(path)) for path in sys.path)).select(group=group)
+    found = _installed_points(group, tuple((path, _changed(path)) for path in sys.path))
     return found if name is None else found.select(name=name)
 
 
-@lru_cache(maxsize=4)
-def _installed_points(folders: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
+@lru_cache(maxsize=32)
+def _installed_points(group: str, folders: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
     del folders
-    return metadata.entry_points()
+    return metadata.entry_points(group=group)
 
 
 def _changed(path: str) -> int:

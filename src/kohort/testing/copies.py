@@ -171,6 +171,7 @@ def _set_state(made: Any, state: Any) -> None:
         made.__setstate__(state)
         return
     attributes, slots = state if isinstance(state, tuple) else (state, None)
-    made.__dict__.update(attributes or {})
+    if attributes:
+        made.__dict__.update(attributes)
     for name, value in (slots or {}).items():
         object.__setattr__(made, name, value)
