@@ -54,7 +54,7 @@ class _Copier:
     """Makes one copy; what occurs twice in the original is one object in the copy, too."""
 
     def __init__(self, shared: Iterable[object]) -> None:
-        self._made = {id(one): one for one in shared}
+        self._made: dict[int, Any] = {id(one): one for one in shared}
         self._alive: list[object] = []
         """What was copied: the id of an object that is gone may be taken by another."""
 
