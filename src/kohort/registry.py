@@ -9,16 +9,59 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
 from kohort.errors import ConfigError
 
-__all__ = ["discover", "entry_points", "find_namesake"]
+__all__ = ["discover", "entry_points", "find_namesake", "version"]
 
 T = TypeVar("T")
+
+
+def entry_points(*, group: str, name: str | None = None) -> metadata.EntryPoints:
+    """The entry points of a group. The files of all packages are read anew only after one was installed or removed.
+
+    Args:
+        group: The group.
+        name: Of these, the ones with this name; all by default.
+
+    Returns:
+        The entry points.
+    """
+    found = _installed_points(group, tuple((path, _changed(path)) for path in sys.path))
+    return found if name is None else found.select(name=name)
+
+
+@lru_cache(maxsize=32)
+def _installed_points(group: str, folders: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
+    del folders
+    return metadata.entry_points(group=group)
+
+
+def _changed(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@cache
+def version(package: str) -> str:
+    """The version of an installed package, read once.
+
+    Args:
+        package: Its name.
+
+    Returns:
+        The version.
+
+    Raises:
+        PackageNotFoundError: It is not installed.
+    """
+    return metadata.version(package)
 
 
 def discover(package: str, *, attribute: str, kind: type[T], group: str = "") -> dict[str, T]:
@@ -73,36 +116,6 @@ def find_namesake(package: str, name: str, *, attribute: str, kind: type[T], gro
         return None
     part = getattr(importlib.import_module(f"{package}.{name}"), attribute, None)
     return part if isinstance(part, kind) and getattr(part, "name", "") == name else None
-
-
-def entry_points(*, group: str, name: str | None = None) -> metadata.EntryPoints:
-    """The entry points of a group, as `importlib.metadata` has them.
-
-    The packages are read again only when a folder that holds them has changed.
-
-    Args:
-        group: The group.
-        name: The name of the entry points; None for all.
-
-    Returns:
-        The entry points of all installed packages.
-    """
-    found = _points(group, tuple((place, _changed_at(place)) for place in sys.path))
-    return found if name is None else found.select(name=name)
-
-
-@lru_cache(maxsize=16)
-def _points(group: str, places: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
-    del places
-    return metadata.entry_points(group=group)
-
-
-def _changed_at(place: str) -> int:
-    """When something was added to or removed from a folder; 0 where there is none."""
-    try:
-        return Path(place).stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _add(found: dict[str, T], part: T) -> None:

@@ -18,6 +18,7 @@ from kohort.protocol.wire import Payload, decode, encode
 from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck
 from kohort.testing.canary import CANARY, shows_canary
 from kohort.testing.checks import ContractViolation
+from kohort.testing.copies import Saved
 from kohort.testing.recorded import VICTIM
 from kohort.testing.watch import Victim, handed_back
 
@@ -42,6 +43,19 @@ def test_twins_follow_the_honest_run(plan: str) -> None:
     for one in honest(plan).script(VICTIM):
         holds = dict(one.reply.guarantee).get("kind") in ROWS and decode(one.reply.body).blobs
         assert not holds or one.asked.task in rows, "whoever lets rows out has to say so: the door looks at consents"
+
+
+@pytest.mark.parametrize("plan", ["fedavg, masks", "additive, pairs by bfv", "partial", "hybrid, masks"])
+def test_a_site_that_is_copied_after_every_request_follows_the_honest_run(plan: str) -> None:
+    """And the ones it was copied from still answer as they would have: what is told to a copy, is told to it alone."""
+    for party in honest(plan).parties:
+        script = honest(plan).script(party)
+        former = [Victim(honest(plan), party)]
+        for exchange in script:
+            former.append(Saved(former[-1], shared=[honest(plan)]).restore())
+            former[-1].follow([exchange])
+        for place in (0, len(script) // 2, len(script)):
+            former[place].follow(script[place:])
 
 
 @pytest.mark.parametrize("dtype", ["<f4", "<f8"])

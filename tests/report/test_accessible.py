@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from html.parser import HTMLParser
 
 import pytest
@@ -13,12 +15,18 @@ from kohort.report.curves import curves_page
 from kohort.report.page import render
 
 CURVE = {"importance": 0.5, "bins": ["a", "b"], "values": [0.1, -0.2], "counts": [5, 6], "ordered": True}
-PAGES = {
-    "run": render([finished()], title="x", plan={"data": {"target": "y"}}),
-    "several": render([*RUNS, of_numbers(), failed()], title="x", settings=SETTINGS),
-    "external": render([finished(refused={"a": "b"}), finished("b")], title="x", edition="external"),
-    "explain": curves_page({"age": CURVE}, title="x", lead="y", outputs=["no", "yes"]),
+PAGES: dict[str, Callable[[], str]] = {
+    "run": lambda: render([finished()], title="x", plan={"data": {"target": "y"}}),
+    "several": lambda: render([*RUNS, of_numbers(), failed()], title="x", settings=SETTINGS),
+    "external": lambda: render([finished(refused={"a": "b"}), finished("b")], title="x", edition="external"),
+    "explain": lambda: curves_page({"age": CURVE}, title="x", lead="y", outputs=["no", "yes"]),
 }
+
+
+@cache
+def page_of(name: str) -> str:
+    """Rendered when a test first looks at it, not in every process that collects tests."""
+    return PAGES[name]()
 
 
 class Outline(HTMLParser):
@@ -54,7 +62,7 @@ class Outline(HTMLParser):
 
 @pytest.mark.parametrize("name", list(PAGES))
 def test_headings_regions_pictures_and_tables_are_named(name: str) -> None:
-    found = Outline(PAGES[name])
+    found = Outline(page_of(name))
     assert found.headings[0] == 1
     assert found.headings.count(1) == 1
     assert all(after - before <= 1 for before, after in zip(found.headings, found.headings[1:], strict=False))
@@ -63,7 +71,7 @@ def test_headings_regions_pictures_and_tables_are_named(name: str) -> None:
     assert found.unnamed == []
     assert {"main", "header"} <= set(found.landmarks)
     assert set(found.targets) <= set(found.ids)
-    assert '<html lang="en">' in PAGES[name]
+    assert '<html lang="en">' in page_of(name)
 
 
 def luminance(color: str) -> float:
@@ -79,7 +87,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_texts_have_a_contrast_of_four_and_a_half_in_light_and_dark(place: int) -> None:
-    styles = re.findall(r":root \{(.*?)\}", PAGES["run"], flags=re.DOTALL)
+    styles = re.findall(r":root \{(.*?)\}", page_of("run"), flags=re.DOTALL)
     colors = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", styles[place]))
     pairs = [(ink, ground) for ink in ("ink", "soft", "accent") for ground in ("ground", "card")]
     pairs += [(tone, f"{tone}-wash") for tone in ("open", "partial", "guarded", "public")]
@@ -88,8 +96,8 @@ def test_texts_have_a_contrast_of_four_and_a_half_in_light_and_dark(place: int) 
 
 
 def test_tables_have_no_hidden_columns_on_a_narrow_screen() -> None:
-    for table in re.findall(r"<table[^>]*>", PAGES["several"] + PAGES["run"]):
+    for table in re.findall(r"<table[^>]*>", page_of("several") + page_of("run")):
         assert "stack" in table or "importances" in table, table
-    cells = re.findall(r"<td[^>]*>", PAGES["several"])
+    cells = re.findall(r"<td[^>]*>", page_of("several"))
     assert len(cells) > 50
     assert {cell for cell in cells if "data-label" not in cell} <= {"<td>", '<td class="disclosed">'}

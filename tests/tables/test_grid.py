@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.tables.grid import LEVELS, Cell, _all_parts, _edges, grid_bounds, grid_cells, passed_over
+from kohort.tables.grid import LEVELS, Cell, _all_parts, cell_edges, grid_bounds, grid_cells, passed_over
 
 numbers = st.one_of(
     st.floats(-1e18, 1e18, allow_nan=False).filter(lambda x: x == 0 or abs(x) >= 1e-12), st.integers(-1000, 1000)
@@ -31,7 +31,7 @@ def test_a_number_lies_in_one_cell_per_level_each_a_part_of_the_one_before(value
     (found,) = cells_of([value])
     assert [cell.level for cell in found] == list(range(LEVELS))
     for cell in found:
-        low, high = _edges(cell)
+        low, high = cell_edges(cell)
         assert low - 1e-9 * abs(low) <= value <= high + 1e-9 * abs(high)
     if value:
         assert all([fine] == [part for part in _all_parts(coarse) if part in found] for coarse, fine in pairwise(found))
@@ -49,7 +49,7 @@ def test_bounds_are_edges_of_frequent_cells_and_hold_enough_numbers(values: list
     if not cells:
         assert (low, high) == (0.0, 0.0)
         return
-    edges = {edge for cell in cells for edge in _edges(cell)}
+    edges = {edge for cell in cells for edge in cell_edges(cell)}
     assert {low, high} <= edges
     assert low <= high
     inside = sum(low - 1e-9 * abs(low) <= value <= high + 1e-9 * abs(high) for value in values)

@@ -26,7 +26,7 @@ SUSPECTS = {
 }
 PLAIN = {
     "area": RANDOM.normal(size=ROWS),
-    "weight": RANDOM.permutation(10_000_000)[:ROWS],
+    "weight": RANDOM.choice(10_000_000, ROWS, replace=False),
     "age": RANDOM.integers(20, 90, ROWS),
     "ward": ["a", "b", "c", "d"] * (ROWS // 4),
     "admission_type_id": RANDOM.integers(1, 9, ROWS),

@@ -14,7 +14,6 @@ import platform
 import re
 import warnings
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from kohort.errors import ConfigError, IntegrityError, KohortError, nearest
 from kohort.files import write_atomic
 from kohort.models.base import Model, SavedModel
 from kohort.models.registry import GROUP, FoundKind, find_kind
+from kohort.registry import version
 
 __all__ = [
     "FORMAT",

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, version
+from importlib.metadata import EntryPoint
 
 from kohort.errors import ConfigError
 from kohort.models.base import Model, SavedModel
-from kohort.registry import entry_points, find_namesake
+from kohort.registry import entry_points, find_namesake, version
 
 __all__ = ["GROUP", "FoundKind", "ModelKind", "find_kind"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from kohort.models.base import Model
 from kohort.models.cluster_names import NoCommonModel
+from kohort.registry import version
 from kohort.report import words
 from kohort.report.sealed import described
 from kohort.tables.blocks import CategoryBlock, NumberBlock

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEVELS", "Cell", "cells_at_level", "grid_bounds", "grid_cells", "passed_over", "with_wider"]
+__all__ = ["LEVELS", "Cell", "cell_edges", "cells_at_level", "grid_bounds", "grid_cells", "passed_over", "with_wider"]
 
 LEVELS = 8
 """0: one cell per sign; 1: one per decade; 7: 64 per decade."""
@@ -129,7 +129,7 @@ def _passed_over(known: frozenset[Cell], end: int) -> Iterator[Cell]:
 def _outermost(known: frozenset[Cell], end: int) -> tuple[float, float]:
     """The edges of the cell at one end (-1 or 1) of the frequent ones, as fine as it is frequent."""
     path = _path(known, end)
-    return _edges(path[-1]) if path else (0.0, 0.0)
+    return cell_edges(path[-1]) if path else (0.0, 0.0)
 
 
 def _path(known: frozenset[Cell], end: int) -> list[Cell]:
@@ -154,7 +154,15 @@ def _all_parts(cell: Cell) -> list[Cell]:
     return [Cell(cell.level + 1, cell.sign, 2 * cell.interval + half) for half in (0, 1)]
 
 
-def _edges(cell: Cell) -> tuple[float, float]:
+def cell_edges(cell: Cell) -> tuple[float, float]:
+    """The range of one cell.
+
+    Args:
+        cell: The cell.
+
+    Returns:
+        The lower and the upper bound.
+    """
     if cell.sign == 0:
         return 0.0, 0.0
     if cell.level == 0:

@@ -28,6 +28,7 @@ from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.runs.config import Plan
 from kohort.testing import lies
 from kohort.testing.checks import ContractViolation
+from kohort.testing.copies import Saved
 from kohort.testing.false_replies import LIAR, every_false_reply, run_with
 from kohort.testing.lies import Lie
 from kohort.testing.recorded import VICTIM, HonestRun, record
@@ -45,18 +46,23 @@ class _Pair:
 
     def __init__(self, honest: HonestRun, site: str) -> None:
         self._honest, self._site, self._script = honest, site, honest.script(site)
-        self._victims: list[Victim] = []
+        self._victims: list[Victim] = list(self._fresh())
         self._place = 0
+        self._saved: Saved[list[Victim]] | None = None
+        """Both at their place; None before the first lie there."""
         self.handed_back = handed_back(honest, site)
 
     def at(self, place: int) -> list[Victim]:
         """Both, after the first `place` honest requests; the victim alone where these fit its own rows only."""
-        if not self._victims:
-            self._victims, self._place = list(self._fresh()), 0
-        self._victims[0].follow(self._script[self._place : place])
-        if len(self._victims) > 1 and not self._victims[1].follows(self._script[self._place : place]):
-            self._victims.pop()
-        self._place = place
+        if self._saved is not None and not self._victims:
+            self._victims = self._saved.restore()
+        if place > self._place:
+            self._victims[0].follow(self._script[self._place : place])
+            if len(self._victims) > 1 and not self._victims[1].follows(self._script[self._place : place]):
+                self._victims.pop()
+            self._place, self._saved = place, None
+        if self._saved is None:
+            self._saved = Saved(self._victims, shared=[self._honest])
         return self._victims
 
     def _fresh(self) -> Iterator[Victim]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from kohort.files import write_atomic
+from kohort.registry import version
 from kohort.report.runs import Run
 from kohort.report.verdict import verdict_on
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
 from kohort.tables.domain import category_text
-from kohort.tables.grid import Cell, grid_bounds, grid_cells
+from kohort.tables.grid import Cell, cell_edges, grid_cells
 from kohort.tables.harmonise.words import MISSING_CODES, MISSING_WORDS, as_numbers
 
 __all__ = [
@@ -197,15 +197,17 @@ def size_power(rows: str) -> int:
 
 
 def _profile(column: pl.Series, persons: pl.Series | None, least: int) -> ColumnProfile:
-    missing = _missing_class(column.is_null(), persons, least)
     if column.null_count() == len(column):
         return ColumnProfile(kind="empty", missing=SHARES[-1])
+    if column.dtype.is_numeric():
+        return _number_profile(column, persons, least)
+    if column.dtype in (pl.String, pl.Categorical, pl.Enum):
+        return _text_profile(column, persons, least)
+    missing = _missing_class(column.is_null(), persons, least)
     if isinstance(column.dtype, pl.List):
         return ColumnProfile(kind="items", missing=missing, **_values(column, persons, least))
     if column.dtype.is_temporal():
         return ColumnProfile(kind="date", missing=missing)
-    if column.dtype.is_numeric():
-        return _number_profile(column, persons, least)
     if column.dtype == pl.Boolean:
         return ColumnProfile(kind="boolean", missing=missing, **_values(column, persons, least))
     return _text_profile(column, persons, least)
@@ -215,12 +217,13 @@ def _number_profile(column: pl.Series, persons: pl.Series | None, least: int) ->
     numbers, keys = _sample(column, persons)
     codes = tuple(code for code in MISSING_CODES if _is_code(numbers, keys, code, least))
     kept = ~np.isin(numbers, codes)
+    unknown = column.is_null() | column.cast(pl.Float64).is_in(codes) if codes else column.is_null()
     values: dict[str, Any] = {}
     if len(np.unique(numbers[: 10 * MAX_WHOLE_VALUES])) <= MAX_WHOLE_VALUES and column.n_unique() <= MAX_WHOLE_VALUES:
         values = _values(column, persons, least)
     return ColumnProfile(
         kind="number",
-        missing=_missing_class(column.is_null() | column.cast(pl.Float64).is_in(codes), persons, least),
+        missing=_missing_class(unknown, persons, least),
         quantiles=_quantiles(numbers[kept], None if keys is None else keys[kept], least),
         codes=tuple(f"{code:g}" for code in codes),
         **values,
@@ -230,15 +233,17 @@ def _number_profile(column: pl.Series, persons: pl.Series | None, least: int) ->
 def _text_profile(column: pl.Series, persons: pl.Series | None, least: int) -> ColumnProfile:
     values = _values(column, persons, least)
     step = max(1, len(column) // SAMPLE)
-    texts = column.gather_every(step).unique().drop_nulls()
+    sampled = _every(column, step)
+    texts = sampled.unique().drop_nulls()
     words = texts.filter(texts.str.strip_chars().str.to_lowercase().is_in(sorted(MISSING_WORDS)))
     unknown = column.is_null() | column.is_in(words.implode()) if len(words) else column.is_null()
     missing = _missing_class(unknown, persons, least)
-    sampled = column.gather_every(step)
-    known = sampled.filter(~unknown.gather_every(step))
+    known = sampled.filter(~_every(unknown, step))
     if len(known) < least:
         return ColumnProfile(kind="category", missing=missing, **values)
-    some = known.gather_every(max(1, len(known) // TEXTS))
+    some = _every(known, max(1, len(known) // TEXTS))
+    if not some.str.contains(r"\d").any():  # most columns of texts: neither numbers nor dates
+        return ColumnProfile(kind="category", missing=missing, **values)
     readable = {decimal: _readable(some, decimal) for decimal in (".", ",")}
     best = max(readable, key=lambda decimal: readable[decimal])
     if readable[best] >= MOST:
@@ -246,7 +251,7 @@ def _text_profile(column: pl.Series, persons: pl.Series | None, least: int) -> C
         fractions = known.str.contains(r"\d,\d").sum()
         decimal: Any = "," if best == "," and fractions >= least else "."
         numbers, keys = _sample(
-            as_numbers(sampled, decimal=decimal), None if persons is None else persons.gather_every(step)
+            as_numbers(sampled, decimal=decimal), None if persons is None else _every(persons, step)
         )
         quantiles = _quantiles(numbers, keys, least)
         return ColumnProfile(
@@ -255,6 +260,10 @@ def _text_profile(column: pl.Series, persons: pl.Series | None, least: int) -> C
     dates = some.str.strip_chars().str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
     reads_as: Any = "date" if dates.null_count() <= (1 - MOST) * len(some) else None
     return ColumnProfile(kind="category", missing=missing, reads_as=reads_as, **values)
+
+
+def _every(column: pl.Series, step: int) -> pl.Series:
+    return column if step == 1 else column.gather_every(step)
 
 
 def _readable(texts: pl.Series, decimal: str) -> float:
@@ -295,9 +304,9 @@ def _common(counted: pl.DataFrame, least: int) -> pl.DataFrame:
 def _sample(column: pl.Series, persons: pl.Series | None) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     """Finite numbers of evenly spread rows, and the persons they belong to as codes."""
     step = max(1, len(column) // SAMPLE)
-    numbers = column.gather_every(step).cast(pl.Float64)
+    numbers = _every(column, step).cast(pl.Float64)
     known = numbers.is_finite().fill_null(value=False)
-    keys = None if persons is None else persons.gather_every(step).filter(known).rank("dense").cast(pl.Int64).to_numpy()
+    keys = None if persons is None else _every(persons, step).filter(known).rank("dense").cast(pl.Int64).to_numpy()
     return numbers.filter(known).to_numpy(), keys
 
 
@@ -334,7 +343,7 @@ def _cell_of(
     if chain[0].sign == 0:
         return 0.0 if _inside(rising, persons, 0.0, 0.0) >= least else None
     for level in range(FINEST, 0, -1):
-        low, high = grid_bounds(chain[: level + 1])
+        low, high = cell_edges(chain[level])
         if _inside(rising, persons, low, high) >= least:
             return float(np.sign(low) * np.sqrt(low * high))
     return None
