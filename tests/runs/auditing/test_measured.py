@@ -79,7 +79,7 @@ def test_small_groups_are_neither_named_nor_told_by_what_is_left(monkeypatch: py
         y=pl.lit("a")
     )
     by = {name: {"rows": size, "accuracy": 0.5} for name, size in sizes.items()}
-    monkeypatch.setattr("kohort.runs.auditing.measured.evaluate_model", lambda *_, **__: {"by_group": by})
+    monkeypatch.setattr("kohort.runs.auditing.measured.evaluate_groups", lambda *_: {"ward": by})
     (found,) = groups_of(Judge([]), test, population(test, [0, 118]), least=10)  # type: ignore[arg-type]
     assert [one["name"] for one in found["groups"]] == ["common", "second"]
     assert found["unnamed"] == 28
@@ -91,7 +91,7 @@ def test_a_group_that_is_rare_among_training_rows_is_not_named(monkeypatch: pyte
     test = pl.DataFrame({"ward": ["a"] * 50 + ["b"] * 50 + ["c"] * 50, "y": ["a"] * 150})
     frame = pl.DataFrame({"ward": ["a"] * 50 + ["b"] * 50 + ["c"] * 2, "y": ["a"] * 102})
     by = {name: {"rows": 50, "accuracy": 0.5} for name in "abc"}
-    monkeypatch.setattr("kohort.runs.auditing.measured.evaluate_model", lambda *_, **__: {"by_group": by})
+    monkeypatch.setattr("kohort.runs.auditing.measured.evaluate_groups", lambda *_: {"ward": by})
     (found,) = groups_of(Judge([]), test, population(frame, [0, 102]), least=10)  # type: ignore[arg-type]
     assert [one["name"] for one in found["groups"]] == ["a", "b"]
 
