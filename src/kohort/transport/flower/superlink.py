@@ -15,7 +15,7 @@ from typing import Any
 
 from kohort.errors import SiteError
 from kohort.transport.flower.environment import require_flower
-from kohort.transport.flower.held import HeldLooks
+from kohort.transport.flower.held import LONGEST_HOLD, HeldLooks
 
 __all__ = [
     "Connection",
@@ -227,4 +227,5 @@ def serve_superlink(
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         workers=1,
+        timeout_graceful_shutdown=int(LONGEST_HOLD) + 1,  # looks that are held then must not keep it
     )
