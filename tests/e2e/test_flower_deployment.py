@@ -78,8 +78,8 @@ def test_the_hub_never_sees_who_a_row_is_about(three: Federation) -> None:
 
 @pytest.mark.long
 def test_seven_sites_lose_two_in_a_round_and_get_them_back(tmp_path: Path) -> None:
-    deadline = 30.0
-    plan = plan_with(tmp_path, sites=7, rounds=8, deadline=deadline)
+    deadline, rounds = 30.0, 16  # as many as go by while the two start again, and more
+    plan = plan_with(tmp_path, sites=7, rounds=rounds, deadline=deadline)
     lost = ("site-02", "site-05")
     with federation(tmp_path, plan, tables_of(7)) as made:
         running = made.spawn(
@@ -100,7 +100,9 @@ def test_seven_sites_lose_two_in_a_round_and_get_them_back(tmp_path: Path) -> No
     silent = {line["site"] for line in lines if line["event"] == "note"}
     assert silent == set(lost)
     back = {
-        line["site"] for line in lines if line["event"] == "release" and line["round"] == 7 and line["what"] == "train"
+        line["site"]
+        for line in lines
+        if line["event"] == "release" and line["round"] == rounds - 1 and line["what"] == "train"
     }
     assert back >= set(lost), "the two did not come back"
     assert verify_ledger(tmp_path / "out").sites == 7

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 pytest.importorskip("flwr")
 
+from kohort.crypto.identity.certificates import node_key_to_register
 from kohort.crypto.identity.keys import load_identity
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.privacy.ledger.ledger import canonical
@@ -218,6 +220,22 @@ def test_the_hubs_second_thread_waits_until_flower_is_imported(hub: HubFolder, m
     monkeypatch.setattr("kohort.transport.deployment.hub._require_free", lambda *_: None)
     hub.start()
     assert seen == [False, True]
+
+
+def test_a_hub_knows_its_nodes_before_it_listens_and_keeps_no_messages(
+    tmp_path: Path, hub: HubFolder, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(Registration.read(site_at(tmp_path, hub, plan).path / "registration.json"))
+    (hub.path / "state").mkdir(exist_ok=True)
+    for name in ("superlink.db", "superlink.db-wal"):  # of an older kohort, with what sites sent
+        (hub.path / "state" / name).write_bytes(b"what a site sent")
+    served: dict[str, Any] = {}
+    monkeypatch.setattr("kohort.transport.deployment.hub.serve_superlink", lambda **given: served.update(given))
+    monkeypatch.setattr("kohort.transport.deployment.hub._require_free", lambda *_: None)
+    hub.start()
+    (registered,) = hub.sites().values()
+    assert served["nodes"] == [node_key_to_register(registered.node_key.encode())]
+    assert list((hub.path / "state").glob("superlink*")) == []
 
 
 def test_overdue_rows_go_before_the_next_run(tmp_path: Path, hub: HubFolder) -> None:

@@ -4,7 +4,7 @@
     invitation.json  sites/NAME.json  receipts/NAME/  state/  log/
 
 The hub's own ledger of a run, what it received and from whom, is in the run's folder. What the sites sent passes the
-SuperLink's database in `state/` while a run is under way.
+memory of the SuperLink while a run is under way; without TLS, its database in `state/`.
 """
 
 from __future__ import annotations
@@ -243,6 +243,9 @@ class HubFolder:
         _require_free(host, port)
         self.drop_overdue()
         (self.path / "state").mkdir(exist_ok=True)
+        if tls is not None:
+            for left in (self.path / "state").glob("superlink.db*"):  # an older kohort's, with what sites sent
+                left.unlink()
         telling = threading.Thread(target=self._tell_superlink, kwargs={"wait": 120.0}, daemon=True)
         serve_superlink(
             host=host,
@@ -251,6 +254,7 @@ class HubFolder:
             secret=kept_secret(self.path / "control.key"),
             superexec=kept_secret(self.path / "superexec.key"),
             tls=tls,
+            nodes=() if tls is None else sorted(self._node_keys()),
             home=self.path / "state" / "flower",
             before=telling.start,
         )
@@ -360,7 +364,7 @@ class HubFolder:
                 found = {name: keys[key] for name, key in wanted.items() if key in keys}
             if len(found) == len(registered) or monotonic() > ends:
                 break
-            sleep(0.5)
+            sleep(0.2)
         if not found:
             raise SiteError(f"none of the {len(registered)} sites is connected", hint="Start them: kohort site start")
         return found
@@ -380,11 +384,15 @@ class HubFolder:
                 found[name] = node
         return found
 
+    def _node_keys(self) -> set[bytes]:
+        """The nodes that may connect."""
+        return {node_key_to_register(item.node_key.encode()) for item in self.sites().values()}
+
     def _tell_superlink(self, *, wait: float = 0.0) -> None:
         """Make the SuperLink's list of nodes that of `sites/`. A SuperLink that is not running is told at its start."""
         if self.settings["insecure"]:
             return
-        wanted = {node_key_to_register(item.node_key.encode()) for item in self.sites().values()}
+        wanted = self._node_keys()
         ends = monotonic() + wait
         while True:
             try:

@@ -15,6 +15,8 @@ __all__ = ["ACQUIRE_TASK", "LONGEST_UPLOAD", "hasten", "quiet", "require_flower"
 
 LONGEST_UPLOAD = 30.0
 """Seconds a message's parts may take from its announcement on: a sender that died is waited for no longer."""
+FIRST_RETRY, RETRY_GROWTH = 0.5, 4 / 3
+"""Seconds until a hub that does not answer is tried again, and how that grows; Flower's limit stays, twenty seconds."""
 ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
 """The call of the Runtime API that hands out a task; it needs the runner's secret."""
 
@@ -46,13 +48,21 @@ def require_flower(home: Path | None = None) -> None:
 
 
 def hasten() -> None:
-    """Look again soon for a message part that is not there yet, and not for hours.
+    """Look again soon for a message part that is not there yet, and not for hours; and for a hub that is away.
 
     Flower announces a message before its parts are uploaded, and looks for a missing part again after one second, then
-    two, for up to two hours.
+    two, for up to two hours. For a hub that does not answer it looks after one, two, four seconds, up to twenty; here
+    the time between looks grows by a third.
     """
     from flwr.supercore.inflatable import inflatable_utils
+    from flwr.supercore.retry import http_retry, retry_invoker
 
     for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
         defaults: Any = function
         defaults.__kwdefaults__.update(initial_backoff=0.05, backoff_cap=0.5, max_time=LONGEST_UPLOAD)
+
+    def growing(max_delay: float) -> Any:
+        return retry_invoker.exponential(base_delay=FIRST_RETRY, multiplier=RETRY_GROWTH, max_delay=int(max_delay))
+
+    internals: Any = http_retry
+    internals.exponential = growing

@@ -12,13 +12,16 @@ from kohort.errors import SiteError
 from kohort.transport.flower.bundle import bundle
 from kohort.transport.flower.client_app import message_bytes, message_content
 from kohort.transport.flower.environment import ACQUIRE_TASK, LONGEST_UPLOAD, hasten, require_flower
+from kohort.transport.flower.held import LONGEST_HOLD, Patience
 from kohort.transport.flower.pace import Pace
 from kohort.transport.flower.superlink import Connection, control_client, runtime_client
 
 __all__ = ["FlowerRun", "flower_run"]
 
 REPLY_POLL = 0.05, 0.2, 0.5
-"""Seconds between the hub's looks for replies: see `Pace`. Flower's own `send_and_receive` looks every three."""
+"""Seconds between the hub's looks for replies, where the SuperLink does not hold them: see `Pace`."""
+HELD = 0.5
+"""A look that took so many seconds was held: the next one may follow at once."""
 LAST_LOOK = 0.5
 """Seconds for the parts of a reply that was announced before the deadline, and is looked at after it."""
 
@@ -29,6 +32,7 @@ class FlowerRun:
     def __init__(self, grid: Any) -> None:
         self._grid = grid
         self._silent: dict[int, float] = {}
+        self._ends = 0.0
         self.nodes: dict[str, int] = {}
         """The node of each site."""
 
@@ -70,17 +74,22 @@ class FlowerRun:
         ]
         waiting = set(self._grid.push_messages(outgoing)) if outgoing else set()
         came: dict[int, bytes] = {}
-        pace = Pace(*REPLY_POLL)
+        pace, self._ends = Pace(*REPLY_POLL), ends
         _give_up_at(ends)
-        while waiting and time.monotonic() < ends:
-            for reply in self._grid.pull_messages(waiting):
+        while waiting and (began := time.monotonic()) < ends:
+            replies = list(self._grid.pull_messages(waiting))
+            for reply in replies:
                 waiting.discard(reply.metadata.reply_to_message_id)
                 pace.touch()
                 if reply.has_content():
                     came[reply.metadata.src_node_id] = message_bytes(reply)
-            if waiting:
+            if waiting and not replies and time.monotonic() - began < HELD:
                 time.sleep(pace.seconds)
         return came
+
+    def patience(self) -> float:
+        """How many seconds a look for replies may be held: not beyond the deadline."""
+        return min(LONGEST_HOLD, self._ends - time.monotonic())
 
 
 def _give_up_at(ends: float) -> None:
@@ -138,10 +147,12 @@ def flower_run(connection: Connection, *, superexec: bytes) -> Iterator[FlowerRu
         root_certificates=connection.ca,
         token=taken.token,
     )
+    run = FlowerRun(grid)
     client = grid._client = runtime_client(
         RuntimeHttpClient,
         connection,
         RuntimeTokenHttpInterceptor(token=taken.token),
+        Patience(run.patience),
         name="flwr-serverapp",
         retry=make_simple_http_retry_invoker(),
     )
@@ -153,7 +164,7 @@ def flower_run(connection: Connection, *, superexec: bytes) -> Iterator[FlowerRu
         TaskIdentity.task_id, TaskIdentity.run_id = begun.task_id, begun.run.run_id
         TaskIdentity.node_id = begun.context.node_id
         grid.set_run(run_from_proto(begun.run))
-        yield FlowerRun(grid)
+        yield run
         status, details = SubStatus.COMPLETED, ""
     finally:
         with suppress(Exception):

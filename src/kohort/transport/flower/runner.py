@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from kohort.errors import IntegrityError, KohortError, SiteError
 from kohort.transport.flower.bundle import bundle_hash
 from kohort.transport.flower.client_app import client_app
 from kohort.transport.flower.environment import ACQUIRE_TASK, hasten, quiet
+from kohort.transport.flower.held import Patience
 from kohort.transport.flower.pace import Pace
 
 __all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "error_reply", "supernode_command"]
@@ -38,10 +39,14 @@ NOT_LET_IN, BAD_CERTIFICATE = "kohort: the hub did not let this node in", "SSL/T
 TASK_LOST = "kohort: the hub went away in the middle of a message; waiting for it to ask again"
 POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 TASK_POLL = 0.02, 0.1, 1.0
-"""Seconds between a site's looks for a task of its SuperNode, which runs beside it: see `Pace`."""
+"""Seconds between a site's looks for a task of a SuperNode that does not hold them, as Flower's own: see `Pace`."""
 NODE_POLL = 0.1, 0.4, 3.0
-"""Seconds between a SuperNode's looks for a message of the hub; Flower looks every three."""
-NODE_GONE = 1.0
+"""Seconds between a SuperNode's looks for a message of a hub that does not hold them; Flower looks every three."""
+HOLD_TASK = 1.0
+"""Seconds that a SuperNode holds its site's look for a task, at most."""
+HELD = 0.5
+"""A look that took so many seconds was held: the next one may follow at once."""
+NODE_GONE = 0.25
 """Seconds to wait for a SuperNode that starts or ends."""
 HEARTBEAT_AFTER = 5.0
 
@@ -127,6 +132,7 @@ class SiteRunner:
         pace = Pace(*TASK_POLL)
         try:
             while self.alive():
+                began = time.monotonic()
                 try:
                     self._token.inner = None
                     taken = client.AcquireTask(wanted)
@@ -134,7 +140,8 @@ class SiteRunner:
                     time.sleep(NODE_GONE)
                     continue
                 if not taken.token:
-                    time.sleep(pace.seconds if fixed is None else float(fixed))
+                    if time.monotonic() - began < HELD:
+                        time.sleep(pace.seconds if fixed is None else float(fixed))
                     continue
                 self._token.inner = RuntimeTokenHttpInterceptor(taken.token)
                 try:
@@ -245,18 +252,90 @@ def _supernode() -> None:
     internals: Any = start_client_internal
     if not callable(getattr(internals, "_pull_and_store_message", None)):
         raise SiteError("this Flower is not the pinned one", hint='Install it with: pip install "kohort[flower]"')
-    pace = Pace(*NODE_POLL)
-    pull = internals._pull_and_store_message
+    _look_patiently()
+    _hand_over_at_once(internals)
+    flower_supernode()
 
-    def pulled(**arguments: Any) -> Any:
-        found = pull(**arguments)
+
+def _look_patiently() -> None:
+    """Let the hub hold this node's looks for messages."""
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    internals: Any = FleetHttpClient
+    made = internals.__init__
+
+    def patient(client: Any, *arguments: Any, interceptors: Sequence[Any] = (), **options: Any) -> None:
+        made(client, *arguments, interceptors=[*interceptors, Patience()], **options)
+
+    internals.__init__ = patient
+
+
+def _hand_over_at_once(internals: Any) -> None:
+    """Hand messages to the site, and its replies to the hub, when they are there, instead of looking for them.
+
+    Args:
+        internals: Flower's module with the SuperNode's loop.
+    """
+    from flwr.supernode.servicer.runtime import runtime_handlers
+
+    handlers: Any = runtime_handlers
+    desk = _Desk(internals._pull_and_store_message, handlers.acquire_task)
+    internals._pull_and_store_message = desk.pull
+    internals.time = SimpleNamespace(sleep=desk.rest)
+    handlers.acquire_task = desk.acquire
+    for name in ("push_messages", "push_object"):
+        setattr(handlers, name, desk.noticing(getattr(handlers, name)))
+
+
+class _Desk:
+    """Where a SuperNode's loop and its site meet: each is told when the other brought something.
+
+    Args:
+        pull: Flower's function that fetches a message of the hub; None when there is none.
+        acquire: Flower's function that hands a task to the site.
+    """
+
+    def __init__(self, pull: Callable[..., Any], acquire: Callable[..., Any]) -> None:
+        self._pull, self._acquire = pull, acquire
+        self._came, self._answered = threading.Event(), threading.Event()
+        self._pace, self._held = Pace(*NODE_POLL), False
+
+    def pull(self, **arguments: Any) -> Any:
+        """Fetch a message, and tell the site when it is complete."""
+        import httpx
+
+        began, found = time.monotonic(), None
+        with suppress(httpx.HTTPStatusError):  # a hub that was started anew knows nothing of the run of before
+            found = self._pull(**arguments)
         if found is not None:
-            pace.touch()
+            self._pace.touch()
+            self._came.set()
+        self._held = time.monotonic() - began >= HELD
         return found
 
-    internals._pull_and_store_message = pulled
-    internals.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, pace.seconds)))
-    flower_supernode()
+    def acquire(self, request: Any, state: Any) -> Any:
+        """Hand a task to the site when a message came, or say after a second that there is none."""
+        self._came.wait(HOLD_TASK)
+        self._came.clear()
+        return self._acquire(request, state)
+
+    def noticing(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The same handler of what the site brings, but that the loop goes on at once."""
+
+        def stored(*arguments: Any) -> Any:
+            response = handler(*arguments)
+            self._answered.set()
+            return response
+
+        return stored
+
+    def rest(self, seconds: float) -> None:
+        """What the loop does instead of sleeping: three seconds before the next look at the hub, less for the site."""
+        if seconds >= NODE_POLL[-1]:
+            time.sleep(0.0 if self._held else min(seconds, self._pace.seconds))
+        else:
+            self._answered.wait(seconds)
+            self._answered.clear()
 
 
 def _rejoin(place: Path) -> None:

@@ -7,7 +7,7 @@ and no passwords in Flower itself, so here they answer only to who knows the hub
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from kohort.errors import SiteError
 from kohort.transport.flower.environment import require_flower
+from kohort.transport.flower.held import LONGEST_HOLD, HeldLooks
 
 __all__ = [
     "Connection",
@@ -162,12 +163,22 @@ def serve_superlink(
     secret: bytes,
     superexec: bytes,
     tls: tuple[Path, Path, Path] | None,
+    nodes: Sequence[bytes],
     home: Path,
     before: Callable[[], None],
 ) -> None:
-    """Serve until a signal comes. `tls`: the authority's certificate, the server's, and its key.
+    """Serve until a signal comes.
 
-    `before` is called when Flower is imported whole: two threads that import it at a time find halves of it.
+    Args:
+        host: Where to listen.
+        port: The port there.
+        database: Where nodes are remembered without TLS; they have no lasting keys then.
+        secret: What the hub's own commands show.
+        superexec: What a runner of tasks shows.
+        tls: The authority's certificate, the server's, and its key.
+        nodes: The public keys of the nodes that may connect, with TLS.
+        home: Where Flower may keep files.
+        before: Called when Flower is imported whole: two threads that import it at a time find halves of it.
     """
     require_flower(home)
     import uvicorn
@@ -177,6 +188,8 @@ def serve_superlink(
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
     from flwr.superlink.config_loader import SuperLinkLifespanConfig
     from flwr.superlink.main import create_app
+
+    from kohort.transport.flower.link_state import keep_in_memory
 
     authority, certificate, key = tls or (None, None, None)
     config = SuperLinkLifespanConfig(
@@ -199,11 +212,11 @@ def serve_superlink(
         ssl_ca_certfile=None if authority is None else str(authority),
         ssl_certfile=None if certificate is None else str(certificate),
         ssl_keyfile=None if key is None else str(key),
-        database=str(database),
+        database=str(database) if tls is None else keep_in_memory(nodes),
         isolation="process",
         runtime_dependency_install=False,
     )
-    app = HubSecretMiddleware(create_app(config, SuperLinkLifespan), secret)
+    app = HubSecretMiddleware(HeldLooks(create_app(config, SuperLinkLifespan)), secret)
     before()
     uvicorn.run(
         app=app,
@@ -214,4 +227,5 @@ def serve_superlink(
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         workers=1,
+        timeout_graceful_shutdown=int(LONGEST_HOLD) + 1,  # looks that are held then must not keep it
     )
