@@ -18,6 +18,7 @@ Guarantee: classes that meet the rule still do; no step raises the loss. Same ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.cell_shape import Steps, cell_shape
+from kohort.anonymity.relational.algorithms.label_groups import by_groups, groups_of, joined_alike, too_large
 from kohort.anonymity.relational.algorithms.mondrian import cut_classes
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-__all__ = ["leave_out", "loss_of", "refine", "too_many_pairs"]
+__all__ = ["group_classes", "leave_out", "loss_of", "refine", "too_many_pairs"]
 
 PASSES = 2
 # Rows times classes that may be compared; a larger table is refined in fewer passes, or not at all.
@@ -43,6 +46,8 @@ PAIRS_SHARED = 12_000_000
 STEP = 4
 # How often rows that were left out are looked at again.
 AGAIN = 2
+# How often classes are opened from rows of several.
+OPENINGS = 1
 # Times the budget that are left out at first, one after another; the best found is kept.
 OVERSPENT = (3.0, 2.0, 1.5, 1.25)
 # Of the price of a row, what is enough to leave it out for a while.
@@ -89,6 +94,24 @@ def refine(
     return search.partition()
 
 
+def group_classes(problem: Problem, steps: Sequence[HierarchyLevels]) -> Partition | None:
+    """Classes in the order of what their labels cost; the few rows that are left join where they cost least.
+
+    Args:
+        problem: The coded table and the rule.
+        steps: Hierarchy levels of all columns.
+
+    Returns:
+        Classes that meet the rule; None where it is about more than k rows, or the table is too large.
+    """
+    labels = by_groups(problem, steps) if problem.requirements is None else None
+    if labels is None:
+        return None
+    search = _Search(problem, problem, cell_shape(problem, steps), labels, int(labels.max()) + 1)
+    search.admit(np.inf)
+    return search.partition()
+
+
 def _passes(problem: Problem, classes: int) -> int:
     """How often every row may be compared with every class."""
     pairs = PAIRS if problem.requirements is not None else min(PAIRS, PAIRS_OF_SIZES)
@@ -119,6 +142,8 @@ class _Search:
     shape: Any
     labels: Integers
     count: int
+    steps: tuple[HierarchyLevels, ...] = ()
+    """Hierarchy levels of the columns, where all are released as labels and a rule is about k rows alone."""
 
     @classmethod
     def of(
@@ -133,7 +158,9 @@ class _Search:
         labels = partition.labels.copy()
         if left is not None:
             labels[left] = -1
-        found = cls(problem, cuts or problem, cell_shape(problem, steps), labels, 0)
+        given = tuple(levels for levels in steps or () if levels is not None)
+        named = len(given) == len(problem.table.columns) and problem.requirements is None
+        found = cls(problem, cuts or problem, cell_shape(problem, steps), labels, 0, given if named else ())
         found.relabel(labels)
         return found
 
@@ -229,6 +256,34 @@ class _Search:
 
         admit_rows(*self.arguments, np.flatnonzero(self.labels < 0), most)
 
+    @property
+    def opens(self) -> bool:
+        """Whether classes can be opened from rows of several: by labels, on a table that is not too large."""
+        return bool(self.steps) and _passes(self.problem, self.count) > 0 and not too_large(self.problem)
+
+    def open(self, price: float, room: int) -> int:
+        """Open classes from rows of several, and from rows that are left out, at `price` each; the number opened.
+
+        `room` more rows may be left out.
+        """
+        from kohort.anonymity.compiled import first_call
+        from kohort.anonymity.relational.algorithms.label_groups_kernel import label_groups
+        from kohort.anonymity.relational.algorithms.opening_kernel import open_classes
+
+        self.relabel(joined_alike(self.problem.table.codes, self.steps, self.labels))
+        sizes, units = np.bincount(self.labels[self.labels >= 0], minlength=self.count), self.units()
+        inside = self.labels >= 0
+        cost = np.where(inside, units[self.labels], price)
+        spare = inside & (sizes[self.labels] > self.problem.rule.k)
+        with first_call(label_groups, open_classes):
+            members, starts, costs, _ = groups_of(
+                self.problem, self.shape, self.steps, cost, np.arange(len(cost)), spare, least=LEAST
+            )
+            self.count += len(costs)
+            opened: int = open_classes(*self.arguments, members, starts, costs, price, room)
+        self.relabel(self.labels)
+        return opened
+
     def regroup(self, most: float) -> None:
         """Make classes of rows that are left out, where a row of them costs less than `most`."""
         left = np.flatnonzero(self.labels < 0)
@@ -305,6 +360,17 @@ def leave_out(
         if found >= best - LEAST:
             break
         search, best = other, found
+    for _ in range(OPENINGS if generalising > 0.0 and search.opens else 0):
+        other = search.copy()
+        # What the dearest row that is kept loses is what a place among those that are left out is worth.
+        worth = max(float(other.units().max(initial=0.0)), price / generalising)
+        other.open(worth, rows - int((other.labels < 0).sum()))
+        other.improve(thoroughly=False)
+        other.admit(min(worth, whole))
+        _spend(other, rows, *weights)
+        if value(other) >= best - LEAST:
+            break
+        search, best = other, value(other)
     for times in OVERSPENT if generalising > 0.0 and problem.table.rows * search.count <= PAIRS_OVERSPENT else ():
         other = _overspent(search, rows, times, *weights)
         if int((other.labels < 0).sum()) <= rows and value(other) < best - LEAST:
