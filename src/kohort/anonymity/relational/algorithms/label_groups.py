@@ -23,8 +23,8 @@ __all__ = ["by_groups", "groups_of", "joined_alike", "too_large"]
 
 # Rows times columns beyond which groups are not looked for.
 MOST_CELLS = 1_000_000
-# Rows, counted once per column and level, that may be looked at in all.
-WORK = 400_000_000
+# Rows, counted once per split, that may be looked at in all.
+WORK = 60_000_000
 # Groups are found in this many rounds, each up to a higher cost, among the rows that still wait.
 ROUNDS = 16
 
@@ -51,14 +51,15 @@ def by_groups(problem: Problem, steps: Sequence[HierarchyLevels]) -> Integers | 
 
     shape, rows, k = cell_shape(problem, steps), problem.table.rows, problem.rule.k
     labels, classes, most = np.full(rows, -1, np.int64), 0, sum(float(levels.cost[-1].max()) for levels in steps)
+    work = WORK
     for number in range(1, ROUNDS + 1):
         waiting = np.flatnonzero(labels < 0)
         if len(waiting) < k:
             break
         bound = np.full(rows, np.inf if number == ROUNDS else most * number / ROUNDS)
         with first_call(label_groups):
-            members, starts, costs, complete = groups_of(problem, shape, steps, bound, waiting)
-        if not complete:
+            members, starts, costs, work = groups_of(problem, shape, steps, bound, waiting, work=work)
+        if work <= 0:
             return None
         with first_call(claim_groups):
             order = np.argsort(costs, kind="stable")
@@ -75,7 +76,8 @@ def groups_of(
     spare: NDArray[np.bool_] | None = None,
     *,
     least: float = -1.0,
-) -> tuple[Integers, Integers, NDArray[np.float64], bool]:
+    work: int = WORK,
+) -> tuple[Integers, Integers, NDArray[np.float64], int]:
     """Groups of at least k rows whose labels cost less than their rows lose now.
 
     Args:
@@ -86,9 +88,11 @@ def groups_of(
         rows: The rows to look at.
         spare: Rows that may come along where they lose more than now; none when None.
         least: What the rows of a group must save together.
+        work: How many rows may be looked at, counted once per split.
 
     Returns:
-        The rows of all groups, where each group starts, what a row of each loses, and whether all were found.
+        The rows of all groups, where each group starts, what a row of each loses, and the work that is left: 0 or less
+        where not all groups were found.
     """
     from kohort.anonymity.relational.algorithms.label_groups_kernel import label_groups
 
@@ -96,8 +100,8 @@ def groups_of(
     levels = np.array([one.count for one in steps], dtype=np.int64)
     order = np.argsort(-table.distinct, kind="stable")
     extra = np.zeros(table.rows, np.bool_) if spare is None else spare
-    found: tuple[Integers, Integers, NDArray[np.float64], bool] = label_groups(
-        table.codes, shape, levels, order, cost, extra, rows, problem.rule.k, least, WORK
+    found: tuple[Integers, Integers, NDArray[np.float64], int] = label_groups(
+        table.codes, shape, levels, order, cost, extra, rows, problem.rule.k, least, work
     )
     return found
 

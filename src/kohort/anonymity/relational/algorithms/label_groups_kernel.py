@@ -45,7 +45,8 @@ def label_groups(codes, shape, levels, order, cost, spare, rows, k, least, work)
     `cost` is what each row loses now, `spare` whether it may come along where it then loses more, `levels` the number
     of levels of each column, `order` the columns, `work` how many rows may be looked at.
 
-    Returns the rows of all groups, where each group starts, what a row of it loses, and whether all work was done.
+    Returns the rows of all groups, where each group starts, what a row of it loses, and the work that is left: 0 or less
+    where not all groups were found.
     """
     depth, columns = 0, len(order)
     widest = 0
@@ -83,7 +84,7 @@ def label_groups(codes, shape, levels, order, cost, spare, rows, k, least, work)
         costs, starts = _longer(costs, found + 1), _longer(starts, found + 2)
         members[starts[found] : end], costs[found], starts[found + 1] = walk.held[columns, :kept], walk.paid[columns], end
         found += 1
-    return members[: starts[found]], starts[: found + 1], costs[:found], work > 0
+    return members[: starts[found]], starts[: found + 1], costs[:found], work
 
 
 @inner

@@ -31,7 +31,7 @@ from kohort.anonymity.relational.algorithms.mondrian import cut_classes
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-__all__ = ["group_classes", "leave_out", "loss_of", "refine", "too_many_pairs"]
+__all__ = ["few_pairs", "group_classes", "leave_out", "loss_of", "refine", "too_many_pairs"]
 
 PASSES = 2
 # Rows times classes that may be compared; a larger table is refined in fewer passes, or not at all.
@@ -46,8 +46,6 @@ PAIRS_SHARED = 12_000_000
 STEP = 4
 # How often rows that were left out are looked at again.
 AGAIN = 2
-# How often classes are opened from rows of several.
-OPENINGS = 1
 # Times the budget that are left out at first, one after another; the best found is kept.
 OVERSPENT = (3.0, 2.0, 1.5, 1.25)
 # Of the price of a row, what is enough to leave it out for a while.
@@ -65,6 +63,11 @@ def too_many_pairs(problem: Problem, partition: Partition) -> tuple[str, ...]:
     if rows * classes <= PAIRS:
         return ()
     return (f"rows were not moved between classes to lower the loss: {rows:,} rows x {classes:,} classes is too many",)
+
+
+def few_pairs(problem: Problem, partition: Partition) -> bool:
+    """Whether `refine` is quick enough to try it on several partitions of a table."""
+    return problem.table.rows * partition.count <= PAIRS_OVERSPENT
 
 
 def refine(
@@ -237,7 +240,7 @@ class _Search:
 
     def units(self) -> NDArray[np.float64]:
         """What a row of each class loses."""
-        return self.drops(np.ones(self.count, np.bool_), _Drops.of(self.count)).unit
+        return self.drops(np.zeros(self.count, np.bool_), _Drops.of(self.count)).unit
 
     def loss(self) -> float:
         """The summed loss of the rows in classes."""
@@ -350,9 +353,16 @@ def leave_out(
 
     last = _spend(search, rows, *weights)
     best = value(search)
-    for again in range(AGAIN if generalising > 0.0 else 0):
+    opens = search.opens
+    for again in range((1 if opens else AGAIN) if generalising > 0.0 else 0):
         other = search.copy()
-        other.improve(thoroughly=again == 0)
+        if opens:
+            # What the dearest row that is kept loses is what a place among those that are left out is worth.
+            last = max(float(other.units().max(initial=0.0)), price / generalising)
+            other.open(last, rows - int((other.labels < 0).sum()))
+            other.improve(thoroughly=False)
+        else:
+            other.improve(thoroughly=again == 0)
         other.admit(min(last, whole))
         other.regroup(price / generalising)
         last = _spend(other, rows, *weights)
@@ -360,17 +370,6 @@ def leave_out(
         if found >= best - LEAST:
             break
         search, best = other, found
-    for _ in range(OPENINGS if generalising > 0.0 and search.opens else 0):
-        other = search.copy()
-        # What the dearest row that is kept loses is what a place among those that are left out is worth.
-        worth = max(float(other.units().max(initial=0.0)), price / generalising)
-        other.open(worth, rows - int((other.labels < 0).sum()))
-        other.improve(thoroughly=False)
-        other.admit(min(worth, whole))
-        _spend(other, rows, *weights)
-        if value(other) >= best - LEAST:
-            break
-        search, best = other, value(other)
     for times in OVERSPENT if generalising > 0.0 and problem.table.rows * search.count <= PAIRS_OVERSPENT else ():
         other = _overspent(search, rows, times, *weights)
         if int((other.labels < 0).sum()) <= rows and value(other) < best - LEAST:
