@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from kohort.anonymity.relational.algorithms.cell_shape import Steps
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.algorithms.refine import few_pairs, group_classes, leave_out, loss_of, refine, too_many_pairs
+from kohort.anonymity.relational.algorithms.refine import (
+    few_pairs,
+    group_classes,
+    leave_out,
+    loss_of,
+    refine,
+    too_many_pairs,
+)
 from kohort.anonymity.relational.coding import mean_cells
 from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, data_independent, date_hierarchy
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column

@@ -45,8 +45,8 @@ def label_groups(codes, shape, levels, order, cost, spare, rows, k, least, work)
     `cost` is what each row loses now, `spare` whether it may come along where it then loses more, `levels` the number
     of levels of each column, `order` the columns, `work` how many rows may be looked at.
 
-    Returns the rows of all groups, where each group starts, what a row of it loses, and the work that is left: 0 or less
-    where not all groups were found.
+    Returns the rows of all groups, where each group starts, what a row of it loses, and the work that is left: 0 or
+    less where not all groups were found.
     """
     depth, columns = 0, len(order)
     widest = 0
@@ -82,7 +82,11 @@ def label_groups(codes, shape, levels, order, cost, spare, rows, k, least, work)
         end = starts[found] + kept
         members = _longer(members, end)
         costs, starts = _longer(costs, found + 1), _longer(starts, found + 2)
-        members[starts[found] : end], costs[found], starts[found + 1] = walk.held[columns, :kept], walk.paid[columns], end
+        members[starts[found] : end], costs[found], starts[found + 1] = (
+            walk.held[columns, :kept],
+            walk.paid[columns],
+            end,
+        )
         found += 1
     return members[: starts[found]], starts[: found + 1], costs[:found], work
 
@@ -126,7 +130,7 @@ def _split(codes, shape, c, depth, walk):
 
 
 @inlined
-def _next_part(codes, shape, order, depth, walk, cost, spare, k, least):  # noqa: C901
+def _next_part(codes, shape, order, depth, walk, cost, spare, k, least):
     """Keep the rows of the next part that could use its labels, a depth below; how many, 0 where none of it pays."""
     part = walk.part[depth]
     walk.part[depth] += 1
@@ -163,10 +167,10 @@ def _share_lower(codes, shape, c, level, rows, many):
     """Whether rows share a label of column c at a level."""
     base = shape.begins[c] + level * (shape.offsets[c + 1] - shape.offsets[c])
     one = shape.labels[base + codes[c, rows[0]]]
-    for at in range(1, many):
-        if shape.labels[base + codes[c, rows[at]]] != one:
-            return False
-    return True
+    at = 1
+    while at < many and shape.labels[base + codes[c, rows[at]]] == one:
+        at += 1
+    return at >= many
 
 
 @compiled

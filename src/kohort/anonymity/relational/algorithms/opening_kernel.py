@@ -125,7 +125,11 @@ def _pick(codes, private, shape, state, notes, group, rows, now, price, k, requi
         if i < 0:
             break
         notes.picked[found], notes.offered[i] = i, NONE
-        quota[state.label[i]], found, gain = quota[state.label[i]] + 1, found + 1, gain + state.unit[state.label[i]] - now
+        quota[state.label[i]], found, gain = (
+            quota[state.label[i]] + 1,
+            found + 1,
+            gain + state.unit[state.label[i]] - now,
+        )
     for i in rows:
         quota[state.label[i] if state.label[i] >= 0 else last] = 0
     return gain, found
@@ -137,9 +141,10 @@ def _filler(state, notes, group, rows, now, price, k):
     best, chosen = -1.0, NONE
     for i in rows:
         a, paid = state.label[i], _paid(state, i, price)
-        if paid > best and paid <= now + LEAST and notes.offered[i] == group and a >= 0:
-            if state.size[a] - notes.quota[a] > k:
-                best, chosen = paid, i
+        if a < 0 or notes.offered[i] != group or state.size[a] - notes.quota[a] <= k:
+            continue
+        if best < paid <= now + LEAST:
+            best, chosen = paid, i
     return chosen
 
 

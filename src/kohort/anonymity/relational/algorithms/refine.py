@@ -240,7 +240,7 @@ class _Search:
 
     def units(self) -> NDArray[np.float64]:
         """What a row of each class loses."""
-        return self.drops(np.zeros(self.count, np.bool_), _Drops.of(self.count)).unit
+        return self.drops(np.ones(self.count, np.bool_), _Drops.of(self.count)).unit
 
     def loss(self) -> float:
         """The summed loss of the rows in classes."""

@@ -194,16 +194,15 @@ def admit_rows(codes, private, label, classes, shape, k, requirements, rows, mos
 def best_drops(codes, private, label, classes, shape, k, requirements, dirty, unit, gain, row):
     """For each class marked in `dirty`: the row that saves most if it is left out, or -1 for the class as a whole.
 
-    `unit` is what a row of each class loses, marked or not, `gain` what is saved per row left out. Rows of negative
-    labels are left out already.
+    `unit` is what a row of the class loses, `gain` what is saved per row left out. Rows of negative labels are left out
+    already.
     """
     state = state_of(codes, private, label, classes, shape, tallied(private, label, classes, requirements))
     inside, counts, touched = scratch(private, codes.shape[1], requirements)
     for j in range(classes):
-        unit[j] = state.unit[j]
         if not dirty[j]:
             continue
-        gain[j], row[j] = state.unit[j], NONE
+        unit[j], gain[j], row[j] = state.unit[j], state.unit[j], NONE
         i = state.head[j] if state.size[j] > k and state.unit[j] > 0.0 else NONE
         while i >= 0:
             without = unit_without(codes, shape, state, np.int64(j), i)
