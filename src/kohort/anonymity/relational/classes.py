@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from kohort.anonymity.relational.algorithms.cell_shape import Steps
 from kohort.anonymity.relational.algorithms.lattice import lattice, node_classes
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
-from kohort.anonymity.relational.algorithms.refine import leave_out, loss_of, refine, too_many_pairs
+from kohort.anonymity.relational.algorithms.refine import (
+    few_pairs,
+    group_classes,
+    leave_out,
+    loss_of,
+    refine,
+    too_many_pairs,
+)
 from kohort.anonymity.relational.coding import mean_cells
 from kohort.anonymity.relational.hierarchy_builders import RHOS, automatic_hierarchy, data_independent, date_hierarchy
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels, levels_by_column
@@ -419,12 +426,18 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     notes: tuple[str, ...] = ()
     # A search from below releases diverse rows first and leaves the others behind; one from above does not.
     ordered = _in_leaf_order(problem, frame, steps)
+    grouped = group_classes(problem, steps) if options.node_budget is None else None
+    if grouped is not None:
+        candidates.append((options.finish(grouped), NOBODY))
     if problem.requirements is not None:
         candidates.append((options.finish(mondrian(ordered, split="look-ahead")), NOBODY))
-    best, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
+    candidates.sort(key=lambda one: _label_loss(problem, steps, one[0]))
     if problem.requirements is not None:
-        notes = too_many_pairs(problem, best)
-    candidates.append((options.finish(refine(problem, best, steps, cuts=ordered, left=left)), left))
+        notes = too_many_pairs(problem, candidates[0][0])
+    # Which of several gets best shows only once all are refined, which takes long on large tables.
+    several = len(candidates) if problem.requirements is None and few_pairs(problem, candidates[0][0]) else 1
+    for best, left in candidates[:several]:
+        candidates.append((options.finish(refine(problem, best, steps, cuts=ordered, left=left)), left))
     partition, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
     cells = label_cells(problem.table, partition, steps)
     loss = _label_loss(problem, steps, partition)

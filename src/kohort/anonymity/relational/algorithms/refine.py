@@ -18,6 +18,7 @@ Guarantee: classes that meet the rule still do; no step raises the loss. Same ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.cell_shape import Steps, cell_shape
+from kohort.anonymity.relational.algorithms.label_groups import by_groups, groups_of, joined_alike, too_large
 from kohort.anonymity.relational.algorithms.mondrian import cut_classes
+from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-__all__ = ["leave_out", "loss_of", "refine", "too_many_pairs"]
+__all__ = ["few_pairs", "group_classes", "leave_out", "loss_of", "refine", "too_many_pairs"]
 
 PASSES = 2
 # Rows times classes that may be compared; a larger table is refined in fewer passes, or not at all.
@@ -62,6 +65,11 @@ def too_many_pairs(problem: Problem, partition: Partition) -> tuple[str, ...]:
     return (f"rows were not moved between classes to lower the loss: {rows:,} rows x {classes:,} classes is too many",)
 
 
+def few_pairs(problem: Problem, partition: Partition) -> bool:
+    """Whether `refine` is quick enough to try it on several partitions of a table."""
+    return problem.table.rows * partition.count <= PAIRS_OVERSPENT
+
+
 def refine(
     problem: Problem,
     partition: Partition,
@@ -86,6 +94,24 @@ def refine(
         return partition
     search = _Search.of(problem, partition, steps, left=left, cuts=cuts)
     search.improve()
+    return search.partition()
+
+
+def group_classes(problem: Problem, steps: Sequence[HierarchyLevels]) -> Partition | None:
+    """Classes in the order of what their labels cost; the few rows that are left join where they cost least.
+
+    Args:
+        problem: The coded table and the rule.
+        steps: Hierarchy levels of all columns.
+
+    Returns:
+        Classes that meet the rule; None where it is about more than k rows, or the table is too large.
+    """
+    labels = by_groups(problem, steps) if problem.requirements is None else None
+    if labels is None:
+        return None
+    search = _Search(problem, problem, cell_shape(problem, steps), labels, int(labels.max()) + 1)
+    search.admit(np.inf)
     return search.partition()
 
 
@@ -119,6 +145,8 @@ class _Search:
     shape: Any
     labels: Integers
     count: int
+    steps: tuple[HierarchyLevels, ...] = ()
+    """Hierarchy levels of the columns, where all are released as labels and a rule is about k rows alone."""
 
     @classmethod
     def of(
@@ -133,7 +161,9 @@ class _Search:
         labels = partition.labels.copy()
         if left is not None:
             labels[left] = -1
-        found = cls(problem, cuts or problem, cell_shape(problem, steps), labels, 0)
+        given = tuple(levels for levels in steps or () if levels is not None)
+        named = len(given) == len(problem.table.columns) and problem.requirements is None
+        found = cls(problem, cuts or problem, cell_shape(problem, steps), labels, 0, given if named else ())
         found.relabel(labels)
         return found
 
@@ -229,6 +259,34 @@ class _Search:
 
         admit_rows(*self.arguments, np.flatnonzero(self.labels < 0), most)
 
+    @property
+    def opens(self) -> bool:
+        """Whether classes can be opened from rows of several: by labels, on a table that is not too large."""
+        return bool(self.steps) and _passes(self.problem, self.count) > 0 and not too_large(self.problem)
+
+    def open(self, price: float, room: int) -> int:
+        """Open classes from rows of several, and from rows that are left out, at `price` each; the number opened.
+
+        `room` more rows may be left out.
+        """
+        from kohort.anonymity.compiled import first_call
+        from kohort.anonymity.relational.algorithms.label_groups_kernel import label_groups
+        from kohort.anonymity.relational.algorithms.opening_kernel import open_classes
+
+        self.relabel(joined_alike(self.problem.table.codes, self.steps, self.labels))
+        sizes, units = np.bincount(self.labels[self.labels >= 0], minlength=self.count), self.units()
+        inside = self.labels >= 0
+        cost = np.where(inside, units[self.labels], price)
+        spare = inside & (sizes[self.labels] > self.problem.rule.k)
+        with first_call(label_groups, open_classes):
+            members, starts, costs, _ = groups_of(
+                self.problem, self.shape, self.steps, cost, np.arange(len(cost)), spare, least=LEAST
+            )
+            self.count += len(costs)
+            opened: int = open_classes(*self.arguments, members, starts, costs, price, room)
+        self.relabel(self.labels)
+        return opened
+
     def regroup(self, most: float) -> None:
         """Make classes of rows that are left out, where a row of them costs less than `most`."""
         left = np.flatnonzero(self.labels < 0)
@@ -295,9 +353,16 @@ def leave_out(
 
     last = _spend(search, rows, *weights)
     best = value(search)
-    for again in range(AGAIN if generalising > 0.0 else 0):
+    opens = search.opens
+    for again in range((1 if opens else AGAIN) if generalising > 0.0 else 0):
         other = search.copy()
-        other.improve(thoroughly=again == 0)
+        if opens:
+            # What the dearest row that is kept loses is what a place among those that are left out is worth.
+            last = max(float(other.units().max(initial=0.0)), price / generalising)
+            other.open(last, rows - int((other.labels < 0).sum()))
+            other.improve(thoroughly=False)
+        else:
+            other.improve(thoroughly=again == 0)
         other.admit(min(last, whole))
         other.regroup(price / generalising)
         last = _spend(other, rows, *weights)
