@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError
-from kohort.evaluate import intervals
 from kohort.evaluate.intervals import Blocks, Resampling
 from kohort.evaluate.tables import evaluate_table
 from kohort.evaluate.utility import classification, regression
@@ -224,24 +223,3 @@ def test_groups_of_a_table() -> None:
         evaluate_table(model, table, by="each")
     with pytest.raises(DataError, match=r"no column 'bnd'.*'band'"):
         evaluate_table(model, table, by="bnd")
-
-
-def test_draws_that_are_remembered_are_those_that_would_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "_RECENT", {})
-    monkeypatch.setattr(intervals, "_WEIGHTS_AT_ONCE", 100 * 50)  # several draws, one after the other
-    first, again, other = (resampling(seed) for seed in (5, 5, 6))
-    made, remembered, another = (list(intervals._weights(50, one)) for one in (first, again, other))
-    plain = np.random.default_rng(5).integers(0, 50, size=(100, 50))
-    assert np.array_equal(made[0], [np.bincount(row, minlength=50) for row in plain])
-    assert len(made) == len(remembered) == RESAMPLES // 100
-    assert all(np.array_equal(one, two) for one, two in zip(made, remembered, strict=True))
-    assert not np.array_equal(made[0], another[0])
-    assert first.generator.random() == again.generator.random()
-
-
-def test_few_draws_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "_RECENT", {})
-    monkeypatch.setattr(intervals, "_MOST_KEPT", 3 * RESAMPLES * 20)
-    for seed in range(5):
-        list(intervals._weights(20, resampling(seed)))
-    assert len(intervals._RECENT) == 3

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,34 +94,6 @@ def _weights(blocks: int, resampling: Resampling) -> Iterator[Floats]:
     most = max(1, _WEIGHTS_AT_ONCE // blocks)
     for begin in range(0, resampling.resamples, most):
         some = min(most, resampling.resamples - begin)
-        yield _drawn_again(some, blocks, resampling.generator).astype(np.float64)
-
-
-def _drawn_again(some: int, blocks: int, generator: np.random.Generator) -> NDArray[np.unsignedinteger[Any]]:
-    """How often each block is drawn; remembered, because models are judged on the same rows with the same seed."""
-    state = generator.bit_generator.state
-    key = (some, blocks, repr(state))
-    known = _RECENT.get(key)
-    if known is not None:
-        generator.bit_generator.state = known.after
-        return known.counts
-    drawn = generator.integers(0, blocks, size=(some, blocks), dtype=np.int64)
-    drawn += np.arange(some)[:, None] * blocks
-    counts = np.bincount(drawn.ravel(), minlength=some * blocks).reshape(some, blocks)
-    counts = counts.astype(np.uint16 if blocks < 1 << 16 else np.uint32)
-    _RECENT[key] = _Draw(counts, generator.bit_generator.state)
-    while sum(draw.counts.size for draw in _RECENT.values()) > _MOST_KEPT:
-        _RECENT.pop(next(iter(_RECENT)), None)
-    return counts
-
-
-class _Draw(NamedTuple):
-    """What was drawn, and the state of the generator after it."""
-
-    counts: NDArray[np.unsignedinteger[Any]]
-    after: Any
-
-
-_RECENT: dict[tuple[int, int, str], _Draw] = {}
-_MOST_KEPT = 1 << 23
-"""Numbers of draws that are kept, 16 MB: some tables with their sites."""
+        drawn = resampling.generator.integers(0, blocks, size=(some, blocks), dtype=np.int64)
+        drawn += np.arange(some)[:, None] * blocks
+        yield np.bincount(drawn.ravel(), minlength=some * blocks).reshape(some, blocks).astype(np.float64)
