@@ -426,7 +426,9 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     notes: tuple[str, ...] = ()
     # A search from below releases diverse rows first and leaves the others behind; one from above does not.
     ordered = _in_leaf_order(problem, frame, steps)
-    grouped = group_classes(problem, steps) if options.node_budget is None else None
+    # Groups in the order of their own cost take time, and pay most where a budget then opens classes from them.
+    looked_for = options.suppression_limit > 0 and options.node_budget is None
+    grouped = group_classes(problem, steps) if looked_for else None
     if grouped is not None:
         candidates.append((options.finish(grouped), NOBODY))
     if problem.requirements is not None:
@@ -435,7 +437,7 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     if problem.requirements is not None:
         notes = too_many_pairs(problem, candidates[0][0])
     # Which of several gets best shows only once all are refined, which takes long on large tables.
-    several = len(candidates) if problem.requirements is None and few_pairs(problem, candidates[0][0]) else 1
+    several = len(candidates) if grouped is not None and few_pairs(problem, candidates[0][0]) else 1
     for best, left in candidates[:several]:
         candidates.append((options.finish(refine(problem, best, steps, cuts=ordered, left=left)), left))
     partition, left = min(candidates, key=lambda one: _label_loss(problem, steps, one[0]))
