@@ -45,7 +45,7 @@ def test_a_few_bytes_under_a_guarantee_about_rows_are_called_counts() -> None:
     assert shown(counts) == ["counts of k-anonymous rows: from 22,793 rows"]
     assert shown({**counts, "size": 22_793}) == ["k-anonymous: from 22,793 rows"]
     classes = {**entry("k-km", 22_793), "size": 14_496, "releases": 10}
-    assert shown(classes) == ["k-km: from 22,793 rows"]  # few bytes, and yet values of rows
+    assert shown(classes) == ["classes of k-km rows: from 22,793 rows"]  # few bytes, and yet values of rows
     assert shown({**entry("aggregate", 22_793), "size": 880}) == ["aggregate: from 22,793 rows"]
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kohort.privacy.claim_words import KEY_HOLDER, claim_in_words, number_of
 from kohort.privacy.contract import ATTEMPTS, Contract, Step
+from kohort.privacy.explain_terms import BOOK, LEARNED, ROUNDS, terms_in
 from kohort.privacy.guarantee import (
     DP,
     Aggregate,
@@ -235,7 +236,7 @@ def explain(
         method=method,
         plan_hash=plan_hash,
         in_short=in_short,
-        words=_words(" ".join((*in_short, *(step.heading + step.line for step in found), *opens, *lying_hub, paid))),
+        words=terms_in(" ".join((*in_short, *(step.heading + step.line for step in found), *opens, *lying_hub, paid))),
         steps=found,
         set_up=tuple(dict.fromkeys(_explained(step) for step in contract if not step.ordered)),
         key_holder=() if key_holder is None else tuple(_explained(step) for step in key_holder),
@@ -394,24 +395,6 @@ def _price(budget: Sequence[DP]) -> str:
     return f"It takes epsilon {most.epsilon:g} and delta {most.delta:g} from your privacy budget, once per run."
 
 
-_WORDS: Final = {
-    "hub": "hub: the computer that coordinates the sites. It is not trusted with rows unless the text says so.",
-    "lying hub": "lying hub: one that sends anything to anybody, in any order, to learn more than it should.",
-    "masked": "masked: your site adds random numbers that cancel in the total over all sites, and only there.",
-    "encrypted": "encrypted: readable only for whoever holds the key, never for the hub.",
-    "key-holder": "key-holder: a party without rows that opens totals, and nothing else.",
-    "total": "total: the sum over the sites, number by number.",
-    "epsilon": "epsilon, delta: how much noisy answers can say about one person; the smaller, the less.",
-    "k-anonymous": "k-anonymous: at least k persons look alike in every released row, for those who know their "
-    "quasi-identifiers (columns such as age or postcode that others may know).",
-}
-"""What the terms mean, in the order they are listed."""
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(meaning for word, meaning in _WORDS.items() if word in text)
-
-
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
@@ -420,7 +403,7 @@ def _worst_case(steps: Sequence[ExplainedStep]) -> tuple[str, ...]:
     """What a hub that sends anything to anybody can learn, the worst first."""
     claims = [claim for step in steps if step.to == "hub" for claim in step.claims if step.rows or not _is_class(claim)]
     kinds = {type(claim) for claim in claims}
-    said = [sentence for kind, sentence in _LEARNED.items() if kind in kinds]
+    said = [sentence for kind, sentence in LEARNED.items() if kind in kinds]
     said += _from_totals(steps, noisy=DP in kinds)
     if any(step.to != "hub" for step in steps):
         said.append("Of sealed messages: who writes to whom, when, and a size class. Peers read them in full.")
@@ -446,35 +429,10 @@ def _from_totals(steps: Sequence[ExplainedStep], *, noisy: bool) -> list[str]:
         return [*said, "The totals are noisy, within the budget below, so comparing them shows no more."]
     if any(step.booked for step, _ in sums):
         keyed = any(claim.opens.startswith(KEY_HOLDER) for _, claim in sums)
-        said.append(_BOOK.format(least=least, keepers="the key-holder keeps" if keyed else "every site keeps"))
+        said.append(BOOK.format(least=least, keepers="the key-holder keeps" if keyed else "every site keeps"))
     if any(step.grouped for step, _ in sums):
-        said.append(_ROUNDS.format(least=least))
+        said.append(ROUNDS.format(least=least))
     return said
-
-
-_BOOK: Final = (
-    "Two totals can be compared, in one run or in several. So {keepers} a book of them, and none opens that, together "
-    "with earlier ones, would show fewer than {least} sites."
-)
-_ROUNDS: Final = (
-    "When sites drop out of a round, totals leave out whole public groups of at least {least} sites, or nobody: two "
-    "rounds show no single site."
-)
-_LEARNED: Final[dict[type[Guarantee], str]] = {
-    Raw: "Every row that is released as it is.",
-    Aggregate: (
-        "Your rows: it chooses what numbers in clear are computed from, such as the weights you train from. "
-        "kohort audit shows how many can be read so. Use it where you would trust the hub with the rows."
-    ),
-    KAnonymous: "The released classes: which class a person is in, for whoever knows the person's quasi-identifiers.",
-    KKm: "The released classes: which class a person is in, for whoever knows the quasi-identifiers and m items.",
-    Domain: "Which values occur in your rows, and the smallest and largest number of a column.",
-    DP: (
-        "What noisy answers allow: whether any one person is in your rows changes the probability of anything it sees "
-        "by a factor of e^epsilon at most, apart from a probability of delta."
-    ),
-}
-"""What each claim leaves to a lying hub, the worst first."""
 
 
 def _kept(steps: Sequence[ExplainedStep], keep_days: int | None) -> str:

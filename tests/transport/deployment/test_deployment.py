@@ -223,9 +223,10 @@ def test_the_hubs_second_thread_waits_until_flower_is_imported(hub: HubFolder, m
 
 
 def test_a_hub_knows_its_nodes_before_it_listens_and_keeps_no_messages(
-    tmp_path: Path, hub: HubFolder, plan: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.add(Registration.read(site_at(tmp_path, hub, plan).path / "registration.json"))
+    hub = HubFolder.init(tmp_path / "hub", address="127.0.0.1:9092")
+    site_at(tmp_path, hub, plan)
     (hub.path / "state").mkdir(exist_ok=True)
     for name in ("superlink.db", "superlink.db-wal"):  # of an older kohort, with what sites sent
         (hub.path / "state" / name).write_bytes(b"what a site sent")

@@ -32,18 +32,18 @@ def took(call: Any) -> float:
 
 def test_a_site_gets_its_task_when_the_message_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower_runner, "HOLD_TASK", 10.0)
-    desk = flower_runner._Desk(lambda **_: 5, lambda request, state: (request, state))
-    later(0.1, desk.pull)
-    assert 0.05 < took(lambda: desk.acquire("request", "state")) < 5
+    hand_over = flower_runner._HandOver(lambda **_: 5, lambda request, state: (request, state))
+    later(0.1, hand_over.pull)
+    assert 0.05 < took(lambda: hand_over.acquire("request", "state")) < 5
     monkeypatch.setattr(flower_runner, "HOLD_TASK", 0.1)
-    assert desk.acquire("request", "state") == ("request", "state"), "a look is answered, message or not"
+    assert hand_over.acquire("request", "state") == ("request", "state"), "a look is answered, message or not"
 
 
 def test_the_loop_goes_on_when_the_site_answered() -> None:
-    desk = flower_runner._Desk(lambda **_: None, lambda *_: None)
-    stored = desk.noticing(lambda *given: given)
+    hand_over = flower_runner._HandOver(lambda **_: None, lambda *_: None)
+    stored = hand_over.noticing(lambda *given: given)
     later(0.1, lambda: stored("request", "state", "task"))
-    assert 0.05 < took(lambda: desk.rest(10.0 * 0.25)) < 2
+    assert 0.05 < took(lambda: hand_over.rest(10.0 * 0.25)) < 2
     assert stored("request") == ("request",)
 
 
@@ -52,9 +52,9 @@ def test_a_look_that_the_hub_held_is_followed_by_the_next(
     monkeypatch: pytest.MonkeyPatch, held: bool, low: float, high: float
 ) -> None:
     monkeypatch.setattr(flower_runner, "HELD", 0.05)
-    desk = flower_runner._Desk(lambda **_: time.sleep(0.1 if held else 0.0), lambda *_: None)
-    assert desk.pull() is None
-    assert low <= took(lambda: desk.rest(3)) < high
+    hand_over = flower_runner._HandOver(lambda **_: time.sleep(0.1 if held else 0.0), lambda *_: None)
+    assert hand_over.pull() is None
+    assert low <= took(lambda: hand_over.rest(3)) < high
 
 
 def test_a_hub_that_forgot_a_run_ends_no_node() -> None:
@@ -63,13 +63,13 @@ def test_a_hub_that_forgot_a_run_ends_no_node() -> None:
     def refused(**_: Any) -> None:
         raise httpx.HTTPStatusError("no", request=request, response=httpx.Response(404, request=request))
 
-    assert flower_runner._Desk(refused, lambda *_: None).pull() is None
+    assert flower_runner._HandOver(refused, lambda *_: None).pull() is None
 
     def broken(**_: Any) -> None:
         raise RuntimeError("anything else does")
 
     with pytest.raises(RuntimeError):
-        flower_runner._Desk(broken, lambda *_: None).pull()
+        flower_runner._HandOver(broken, lambda *_: None).pull()
 
 
 class Grid:

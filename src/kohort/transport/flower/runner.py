@@ -279,15 +279,15 @@ def _hand_over_at_once(internals: Any) -> None:
     from flwr.supernode.servicer.runtime import runtime_handlers
 
     handlers: Any = runtime_handlers
-    desk = _Desk(internals._pull_and_store_message, handlers.acquire_task)
-    internals._pull_and_store_message = desk.pull
-    internals.time = SimpleNamespace(sleep=desk.rest)
-    handlers.acquire_task = desk.acquire
+    hand_over = _HandOver(internals._pull_and_store_message, handlers.acquire_task)
+    internals._pull_and_store_message = hand_over.pull
+    internals.time = SimpleNamespace(sleep=hand_over.rest)
+    handlers.acquire_task = hand_over.acquire
     for name in ("push_messages", "push_object"):
-        setattr(handlers, name, desk.noticing(getattr(handlers, name)))
+        setattr(handlers, name, hand_over.noticing(getattr(handlers, name)))
 
 
-class _Desk:
+class _HandOver:
     """Where a SuperNode's loop and its site meet: each is told when the other brought something.
 
     Args:
