@@ -22,7 +22,6 @@ __all__ = [
     "count",
     "ended",
     "held",
-    "holds_counts",
     "kind_named",
     "kinds_in_order",
     "measure",
@@ -314,7 +313,7 @@ def baseline(name: str) -> str:
 
 
 def signer(name: str) -> str:
-    """Whose signature was checked, for a reader at another desk."""
+    """Whose signature was checked, for a reader at another machine."""
     return "the user who wrote this page" if name == "this user" else name
 
 
@@ -331,21 +330,6 @@ def held(kind: str, *, rows: int, size: int, releases: int) -> str:
         "counts" of rows where a few numbers left, "classes" of rows where there is less than a byte per row. Empty
         where the rows fit, and for other kinds.
     """
-    if holds_counts(kind, rows=rows, size=size, releases=releases):
-        return "counts"
-    return "classes" if kind in KINDS_OF_ROWS and size < rows else ""
-
-
-def holds_counts(kind: str, *, rows: int, size: int, releases: int) -> bool:
-    """Whether what left under a guarantee about rows can only be counts of them: a few numbers in each release.
-
-    Args:
-        kind: The kind of guarantee.
-        rows: How many rows it is about.
-        size: Bytes in all.
-        releases: How many there were.
-
-    Returns:
-        False for other kinds, and where classes of rows fit into the bytes.
-    """
-    return kind in KINDS_OF_ROWS and size < rows and size <= _BYTES_OF_COUNTS * max(releases, 1)
+    if kind not in KINDS_OF_ROWS or size >= rows:
+        return ""
+    return "counts" if size <= _BYTES_OF_COUNTS * max(releases, 1) else "classes"
