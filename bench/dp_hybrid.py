@@ -12,11 +12,12 @@ from time import process_time
 
 from bench.harness import Row
 from kohort.studies.harness.runs import Runs, summarise
+from kohort.studies.harness.validation import validation_rows
 from kohort.studies.hybrid.paper import SHARES
 from kohort.studies.hybrid.plans import DUTCH, published
 from kohort.studies.hybrid.rows import ShuffledRows, table_rows
 from kohort.studies.hybrid.tables import accuracy_table, cells_of
-from kohort.studies.hybrid.tuning import Tuned, validation_rows
+from kohort.studies.hybrid.tuning import Tuned
 
 __all__ = ["NAME", "SUMMARY", "measure"]
 

@@ -17,6 +17,7 @@ from kohort.runs.simulation import populate
 from kohort.studies.harness import runs as harness_runs
 from kohort.studies.harness.kept import RUNS_FILE
 from kohort.studies.harness.runs import Runs, RunSummary, run_group, summarise
+from kohort.studies.harness.validation import validation_rows
 from kohort.studies.hybrid import rows as hybrid_rows
 from kohort.studies.hybrid import study as hybrid
 from kohort.studies.hybrid import tuning
@@ -45,7 +46,7 @@ from kohort.studies.hybrid.plans import (
 from kohort.studies.hybrid.plans import HYBRID as BOTH
 from kohort.studies.hybrid.rows import ShuffledRows, table_rows
 from kohort.studies.hybrid.tables import GRID, accounting, accuracy_table, cells_of, conclusions, grid_table
-from kohort.studies.hybrid.tuning import Tuned, validation_rows
+from kohort.studies.hybrid.tuning import Tuned
 from kohort.studies.registry import find_study
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -9,10 +9,16 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import DataError
+from kohort.rng import Streams
+from kohort.runs.simulation import Population
+from kohort.studies.harness.runs import Runs, summarise
+from kohort.studies.harness.validation import validation_rows
+from kohort.studies.oneshot.fedavg import choose, first_within
 from kohort.studies.oneshot.figures import rounds_of_equation_16
 from kohort.studies.oneshot.plans import bounds_around_mean, oneshot_plan, tables_here
-from kohort.studies.oneshot.study import QUICK, run_study
+from kohort.studies.oneshot.study import FULL, QUICK, run_study
 from kohort.studies.registry import find_study
 from kohort.tables.datasets import catalogue as datasets
 from kohort.tables.datasets.codebooks import dry_bean_codebook, skin_codebook
@@ -50,7 +56,7 @@ def test_equation_16_is_the_papers() -> None:
 
 def test_tight_bounds_and_what_is_here(small_tables: Path) -> None:
     here = tables_here()
-    assert set(here) == {"dry_bean", "skin"}
+    assert set(here) == {"dry_bean", "dry_bean:x10", "skin"}
     table = here["skin"]
     assert not table.bounds
     low, high = bounds_around_mean(table)["b"]
@@ -62,11 +68,12 @@ def test_the_whole_study(small_tables: Path, tmp_path: Path) -> None:
     depth = replace(
         QUICK,
         seeds=(0,),
-        counts={"dry_bean": (1, 3), "skin": (1, 3)},
+        counts={"dry_bean:x10": (1, 3), "skin": (1, 3)},
         repetitions={1: (0,), 3: (0,)},
         fedavg_tables=("skin",),
         fedavg_sites=(3,),
-        rounds=2,
+        rates=(0.003, 0.1),
+        rounds=3,
         bytes_sites=3,
         features={"skin": 8},
         baseline_rows=150,
@@ -90,9 +97,45 @@ def test_the_whole_study(small_tables: Path, tmp_path: Path) -> None:
     assert len(same) == 2 * (2 + 2 * 4)
     assert all(line["ours"] == 0 for line in same)
     assert all(line["ours"] == "yes" for line in lines if "bit by bit" in line["setting"])
+    down = [line for line in lines if line["setting"].endswith("bytes down")]
+    assert len(down) == 2 * (2 + 2 * 4) + 3
+    assert all(line["ours"] > 0 for line in down)
     rebuilt = {line["setting"]: line["ours"] for line in lines if "rebuilt" in line["setting"]}
     assert rebuilt["mode paper, 1 rows: sites rebuilt whole (%)"] == 100
     assert rebuilt["opened total of Adult, with minimum cells of 10 persons: rows rebuilt"] == 0
+
+
+def test_every_setting_of_the_full_study_can_be_summed() -> None:
+    """The whole study once failed after an hour: masks add up at most 500 sites."""
+    for depth in (FULL, QUICK):
+        for counts in depth.counts.values():
+            for sites in counts:
+                assert depth.repetitions[sites]
+                for scheme in depth.schemes[sites]:
+                    if scheme != "none":
+                        find_scheme(scheme).check_size(sites)
+    assert all(depth_counts[-1] == 20_000 for depth_counts in FULL.counts.values())
+    assert all(len(seeds) == 3 for seeds in FULL.repetitions.values())
+
+
+def test_averaging_stops_where_more_rounds_bring_nothing() -> None:
+    assert first_within((0.5, 0.8, 0.899, 0.9, 0.9), 0.001) == 3
+    assert first_within((0.9, 0.8), 0.0) == 1
+
+
+def test_averaging_is_chosen_on_validation_rows(small_tables: Path) -> None:
+    """The choice looks at no test row: it is the same when test rows have the labels of other rows."""
+    table = tables_here(("skin",))["skin"]
+    depth = replace(QUICK, rates=(0.001, 0.3), rounds=4)
+
+    def spoiled(whole: Population, streams: Streams) -> Population:
+        test = whole.test.with_columns(skin=whole.test["skin"].reverse())
+        return validation_rows(replace(whole, test=test), streams)
+
+    own = choose(Runs((0,), summarise=summarise, change=validation_rows), table, 0.5, depth)
+    assert own == choose(Runs((0,), summarise=summarise, change=spoiled), table, 0.5, depth)
+    assert own.rate == 0.3
+    assert 1 <= own.rounds <= 4
 
 
 def test_without_a_table_there_is_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from kohort.studies.harness.kept import KeptRuns, kept_runs
 from kohort.studies.harness.parallel import process_count
 from kohort.studies.harness.runs import Runs, RunSummary, summarise
 from kohort.studies.harness.session import Depth, Session, study_result
+from kohort.studies.harness.validation import validation_rows
 from kohort.studies.hybrid.figures import accuracy_by_round, targets_by_cluster
 from kohort.studies.hybrid.kernels import kernel_group
 from kohort.studies.hybrid.paper import SHARES
@@ -36,7 +37,7 @@ from kohort.studies.hybrid.tables import (
     settings_table,
     shifted_table,
 )
-from kohort.studies.hybrid.tuning import Tuned, validation_rows
+from kohort.studies.hybrid.tuning import Tuned
 from kohort.studies.registry import Say, Study
 
 __all__ = ["FULL", "QUICK", "STUDY", "HybridDepth", "run_study"]

@@ -1,19 +1,20 @@
-"""Figures 2-7 and Tables 1-2: accuracy, time and energy by the number of sites, FedAvg, and communication."""
+"""Figures 2-4, 7 and Tables 1-2: accuracy, time and energy by the number of sites, and communication."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from statistics import fmean
 from typing import Any
 
+from kohort.runs.run import run
 from kohort.studies.harness.charts import line_chart, point
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.oneshot.paper import ACCURACY, ROUNDS_SKIN, SHAPES, SITE_ROWS
-from kohort.studies.oneshot.plans import OneshotSession, Table, bounds_around_mean, fedavg_plan, oneshot_plan
+from kohort.studies.oneshot.plans import OneshotSession, Table, bounds_around_mean, oneshot_plan
 
 __all__ = ["by_sites", "communication", "linear_accuracy", "more_power", "rounds_of_equation_16", "shapes",
-           "with_fedavg"]  # fmt: skip
+           "warm_up"]  # fmt: skip
 
 TRAINING_SHARE = 0.7
 FRACTIONS = (0.1, 0.3, 0.5, 0.7, 1.0)
@@ -22,31 +23,35 @@ Tables = Mapping[str, Table]
 Curves = dict[str, list[dict[str, Any]]]
 
 
-def _listed(name: str) -> str:
-    """The name under which Tables 1 and 2 list a table: some are listed as their replicas."""
-    return name if name in SHAPES else f"{name}:x10"
-
-
 def shapes(tables: Tables) -> Part:
     """Tables 1 and 2, for the tables on this machine and their replicas."""
     sizes, per_site = [], []
-    for name, table in tables.items():
-        listed = _listed(name)
-        rows = table.frame.height * int(listed.partition(":x")[2] or 1)
+    for name, printed in SHAPES.items():
+        if name not in tables:
+            continue
+        table = tables[name]
+        rows = table.frame.height
         found = {"rows": rows, "attributes": len(table.inputs), "classes": table.classes}
-        for (what, ours), paper in zip(found.items(), SHAPES[listed], strict=True):
-            sizes.append(Found(f"{listed}: {what}", ours, paper))
+        for (what, ours), paper in zip(found.items(), printed, strict=True):
+            sizes.append(Found(f"{name}: {what}", ours, paper))
         train = round(TRAINING_SHARE * rows)
-        per_site.append(Found(f"{listed}: training rows", train, SITE_ROWS[listed][0]))
-        per_site.append(Found(f"{listed}: rows of each of 20,000 sites", train // MOST_SITES, SITE_ROWS[listed][1]))
+        per_site.append(Found(f"{name}: training rows", train, SITE_ROWS[name][0]))
+        per_site.append(Found(f"{name}: rows of each of 20,000 sites", train // MOST_SITES, SITE_ROWS[name][1]))
     return Part([ResultTable("Tables", "Table 1", sizes), ResultTable("Rows per site", "Table 2", per_site)])
+
+
+def warm_up(table: Table, schemes: Iterable[str]) -> None:
+    """One run with every secure sum, so that the runs whose time is measured find code and keys loaded."""
+    for scheme in schemes:
+        run(oneshot_plan(table, sites=3, scheme=scheme), seed=0)
 
 
 def linear_accuracy(session: OneshotSession, tables: Tables) -> Part:
     """The paper's model: accuracy over several splits."""
     rows = [
-        Found.mean(name, session.runs.values(oneshot_plan(table, sites=20), lambda one: one.percent), ACCURACY[name])
-        for name, table in tables.items()
+        Found.mean(name, session.runs.values(oneshot_plan(tables[name], sites=20), lambda one: one.percent), printed)
+        for name, printed in ACCURACY.items()
+        if name in tables
     ]
     return Part([ResultTable("Accuracy of the one-layer network (%)", "Tables 3 and 4", rows)])
 
@@ -79,6 +84,7 @@ def by_sites(session: OneshotSession, tables: Tables) -> Part:
                     Found.mean(f"{where}: processor, s", [one.seconds["cpu_total"] for one in found]),
                     Found.mean(f"{where}: watt-hours", energy),
                     Found(f"{where}: bytes up", found[0].bytes["up"]),
+                    Found(f"{where}: bytes down", found[0].bytes["down"]),
                 ]
     figures = [
         line_chart(session.out / f"figure-{number}.svg", title=title, points=points, x="sites", y=unit, dots=True)
@@ -92,36 +98,6 @@ def by_sites(session: OneshotSession, tables: Tables) -> Part:
     return Part([same, ResultTable("Time, energy and bytes by sites", "Figures 3 and 4", costs)], figures)
 
 
-def with_fedavg(session: OneshotSession, tables: Tables) -> Part:
-    """Figures 5 and 6: one round against a hundred, with the same network."""
-    depth, out = session.depth, session.out
-    compared = [name for name in depth.fedavg_tables if name in tables]
-    rows, time, energy = [], [], []
-    for name, sites in product(["susy"] if "susy" in compared else compared, depth.fedavg_sites):
-        session.say(f"{name}: FedAvg, {sites} sites")
-        table = tables[name]
-        plans = {f"one shot, {scheme}": oneshot_plan(table, sites=sites, scheme=scheme) for scheme in ("none", "bfv")}
-        for fraction in depth.fractions:
-            plan = fedavg_plan(table, sites=sites, fraction=fraction, rounds=depth.rounds)
-            plans[f"FedAvg, fraction {fraction}"] = plan
-        for series, plan in plans.items():
-            (found,) = session.runs.of(plan, seeds=[0])
-            time.append(point(name, series, sites, found.training_seconds))
-            energy.append(point(name, series, sites, found.watt_hours))
-            where = f"{name}, {sites} sites, {series}"
-            rows += [
-                Found(f"{where}: accuracy (%)", found.percent),
-                Found(f"{where}: slowest site + hub, s", found.training_seconds),
-                Found(f"{where}: processor, s", found.seconds["cpu_total"]),
-                Found(f"{where}: bytes up and down", found.bytes["up"] + found.bytes["down"]),
-            ]
-    figures = [
-        line_chart(out / "figure-5.svg", title="Training time", points=time, x="sites", y="s", dots=True),
-        line_chart(out / "figure-6.svg", title="Energy", points=energy, x="sites", y="Wh", dots=True),
-    ]
-    return Part([ResultTable(f"Against FedAvg of {depth.rounds} rounds", "Figures 5 and 6", rows)], figures)
-
-
 def rounds_of_equation_16(site_rows: Sequence[int], inputs: int, fraction: float) -> float:
     """The number of rounds from which a federated method sends more numbers: (mean of min(m, n_i) + 1) / fraction.
 
@@ -133,19 +109,24 @@ def rounds_of_equation_16(site_rows: Sequence[int], inputs: int, fraction: float
 def communication(session: OneshotSession, tables: Tables) -> Part:
     """Figure 7, equation 16 with 20,000 sites, and the bytes that are really sent."""
     sites, rows, sent, points = session.depth.bytes_sites, [], [], []
-    for name, table in tables.items():
-        listed = _listed(name)
+    for name, (_, site_rows) in SITE_ROWS.items():
+        if name not in tables:
+            continue
+        table = tables[name]
         for fraction in FRACTIONS:
-            needed = rounds_of_equation_16([max(1, SITE_ROWS[listed][1])], len(table.inputs), fraction)
+            needed = rounds_of_equation_16([max(1, site_rows)], len(table.inputs), fraction)
             printed = ROUNDS_SKIN if name == "skin" and fraction == 0.3 else None
-            rows.append(Found(f"{listed}, fraction {fraction}: rounds", needed, printed))
-            points.append(point("20,000 sites", listed, 100 * fraction, needed))
+            rows.append(Found(f"{name}, fraction {fraction}: rounds", needed, printed))
+            points.append(point("20,000 sites", name, 100 * fraction, needed))
         weights = 4 * (len(table.inputs) + 1) * (table.classes if table.classes > 2 else 1)
         for scheme in ("none", "masks", "bfv"):
             (found,) = session.runs.of(oneshot_plan(table, sites=sites, scheme=scheme), seeds=[0])
-            where, up = f"{name}, {sites} sites, {scheme}", found.bytes["up"] / sites
-            sent.append(Found(f"{where}: bytes up per site", up))
-            sent.append(Found(f"{where}: FedAvg rounds with as many bytes up", up / weights))
+            where, up, down = f"{name}, {sites} sites, {scheme}", found.bytes["up"] / sites, found.bytes["down"] / sites
+            sent += [
+                Found(f"{where}: bytes up per site", up),
+                Found(f"{where}: bytes down per site", down),
+                Found(f"{where}: FedAvg rounds with as many bytes up", up / weights),
+            ]
     path = session.out / "figure-7.svg"
     figure = line_chart(path, title="Rounds", points=points, x="sites per round (%)", y="rounds", dots=True)
     results = [
