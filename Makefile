@@ -47,7 +47,8 @@ mutants: $(VENV)/.$(EXTRAS)
 
 # A sample of all places that can be changed (COUNT, SEED; docs/mutation.md).
 sampled-mutants: $(VENV)/.$(EXTRAS)
-	$(BIN)/python tools/mutate.py --count $(COUNT) $(if $(SEED),--seed $(SEED)) --out out/mutants.jsonl
+	test -f out/reach.jsonl || $(BIN)/python tools/mutate.py --record out/reach.jsonl
+	$(BIN)/python tools/mutate.py --reach out/reach.jsonl --count $(COUNT) $(if $(SEED),--seed $(SEED)) --out out/mutants.jsonl
 
 lint: $(VENV)/.$(EXTRAS)
 	$(BIN)/ruff check .

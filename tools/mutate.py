@@ -1,13 +1,16 @@
 """Mutation testing by sample: change one expression of the guarding code at a time, and see whether tests notice.
 
-    python tools/mutate.py --count 60 --seed 1 --out mutants.jsonl     try 60 mutants and append what became of each
+    python tools/mutate.py --record reach.jsonl                        which tests enter which functions, once
+    python tools/mutate.py --reach reach.jsonl --count 60 --seed 1 --out mutants.jsonl
+                                                                       try 60 mutants and append what became of each
     python tools/mutate.py --table mutants.jsonl                       the table of docs/mutation.md
 
 Mutants are drawn from all places of privacy/, crypto/, the checker, the gate and the steps of the local search over
 classes where a comparison can be turned, a whole number moved by one, a `not` removed, `and` and `or` exchanged, or a
 `raise` dropped. Texts, docstrings, types and what stands in a `raise` are left alone: messages are not behaviour. The
-tests of a mutant are those of its package, the ones most likely to notice first. Kernels run uncompiled
-(NUMBA_DISABLE_JIT): a compiled one would come from a cache.
+tests of a mutant are those that enter its function, quick ones first, up to `MOST` processor seconds; they run in a
+process forked from one that has loaded the libraries. Kernels of the local search run uncompiled (NUMBA_DISABLE_JIT): a
+compiled one would come from a cache.
 
 A mutant that survives here may still be caught by the rest of the suite, or be equivalent: docs/mutation.md says which.
 """
@@ -26,41 +29,26 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "kohort"
-SECONDS = 120
-"""Of the processor, after which a mutant counts as endless."""
+sys.path.insert(0, str(ROOT))
 
-# Which tests are asked about which files; the first pattern that a path begins with counts.
-TESTS: tuple[tuple[str, str], ...] = (
-    ("anonymity/checker/population", "tests/anonymity/relational/test_every_rule.py -k population"),
-    ("anonymity/checker/together", "tests/methods/partial/test_released_people.py tests/cli/test_check.py"),
-    ("anonymity/checker", "tests/anonymity/checker"),
-    ("anonymity/gate", "tests/anonymity/gate"),
-    ("anonymity/relational/algorithms", "tests/anonymity/relational/algorithms/test_refine_kernel.py"),
-    ("crypto/counting", "tests/crypto/test_counting.py"),
-    ("crypto/group_secret", "tests/crypto/test_counting.py tests/crypto/test_sealed.py"),
-    ("crypto/identity", "tests/crypto/identity tests/crypto/test_sealed.py"),
-    ("crypto/sums/below", "tests/crypto/sums/test_below.py tests/crypto/sums/test_he.py"),
-    ("crypto/sums/checks", "tests/crypto/sums/test_checks.py"),
-    ("crypto/sums/checked", "tests/crypto/sums/test_checks.py tests/crypto/sums/test_session.py"),
-    ("crypto/sums/mask", "tests/crypto/sums/test_masks.py tests/crypto/sums/test_mask_keys.py"),
-    ("crypto/sums/key", "tests/crypto/sums/test_key_holder.py tests/crypto/sums/test_key_book.py"),
-    ("crypto/sums", "tests/crypto/sums"),
-    ("crypto", "tests/crypto/test_sealed.py"),
-    ("privacy/dp", "tests/privacy/dp"),
-    ("privacy/ledger", "tests/privacy/ledger"),
-    ("privacy/openings", "tests/privacy/test_openings.py"),
-    ("privacy/explain", "tests/privacy/test_explain.py"),
-    ("privacy/claim_words", "tests/privacy/test_explain.py"),
-    ("privacy/policy", "tests/privacy/test_policy.py tests/privacy/test_door.py"),
-    ("privacy/contract", "tests/privacy/test_door.py tests/adversary/test_nine_rows.py"),
-    ("privacy", "tests/privacy/test_door.py tests/privacy/test_guarantee.py tests/privacy/test_policy.py"),
-)
+from tests.support.mutation import JOBS, load_libraries, until_one_fails  # noqa: E402 - what tests share is not installed
+
+PACKAGE = ROOT / "src" / "kohort"
+MOST = 20.0
+"""Processor seconds of the tests that are asked about one mutant."""
+
 LOCAL_SEARCH = ("anonymity/relational/algorithms/refine_kernel.py", "anonymity/relational/algorithms/class_state.py")
+KERNEL_TESTS = ("tests/anonymity/relational/algorithms/test_refine_kernel.py",)
+RECORDED = (
+    "tests/privacy", "tests/crypto", "tests/anonymity/checker", "tests/anonymity/gate",
+    "tests/anonymity/relational/test_every_rule.py", "tests/protocol", "tests/contract", "tests/adversary",
+    "tests/cli/test_check.py",
+)  # fmt: skip
+"""The tests that are asked about the guarding code."""
 FOLDERS = ("privacy", "crypto", "anonymity/checker", "anonymity/gate", *LOCAL_SEARCH)
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -176,48 +164,98 @@ def changed(text: str, mutant: Mutant) -> str:
     return (before + mutant.new.encode() + after).decode()
 
 
-def tests_of(file: str) -> str:
-    """The tests that are asked about a file."""
-    return next(tests for pattern, tests in TESTS if file.startswith(pattern))
+def record(path: Path) -> int:
+    """Run the tests of the guarding code once, and write which functions each of them enters."""
+    path.unlink(missing_ok=True)
+    options = ["-p", "tests.support.reach", "--reach", str(path.resolve()), "-p", "no:cacheprovider"]
+    return subprocess.run([sys.executable, "-m", "pytest", *options, *RECORDED], cwd=ROOT, check=False).returncode
 
 
-def tried(mutants: Sequence[Mutant]) -> Iterator[dict[str, object]]:
-    """Each mutant with what became of it: killed, survived or slow; the tests pass without a mutant first."""
-    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as folder:
-        source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        sound: dict[str, bool] = {}
-        for mutant in mutants:
-            tests = tests_of(mutant.file)
-            if tests not in sound:
-                sound[tests] = _outcome(source, tests) == "survived"
-            if not sound[tests]:
-                raise SystemExit(f"{tests} fail without any mutant")
-            path = source / "kohort" / mutant.file
-            whole = path.read_text(encoding="utf-8")
-            began = perf_counter()
-            try:
-                path.write_text(changed(whole, mutant), encoding="utf-8")
-                outcome = _outcome(source, tests)
-            finally:
-                path.write_text(whole, encoding="utf-8")
-            yield {**asdict(mutant), "outcome": outcome, "seconds": round(perf_counter() - began, 1)}
+class Reach:
+    """Which tests enter which functions, as `tests/support/reach.py` recorded it.
+
+    Args:
+        path: The recorded lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._seconds: dict[str, float] = {}
+        self._by_place: dict[str, set[str]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            one = json.loads(line)
+            self._seconds[one["test"]] = one["seconds"]
+            for place in one["places"]:
+                self._by_place.setdefault(place, set()).add(one["test"])
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """The tests that can notice a mutant, quick ones first: those that enter its function, or, for what stands
+        outside of functions, any function of its file. So many that they take at most `MOST` processor seconds."""
+        if mutant.file in LOCAL_SEARCH:
+            return list(KERNEL_TESTS)
+        begins = _function(mutant)
+        here = f"{mutant.file}:"
+        places = [f"{here}{begins}"] if begins else [one for one in self._by_place if one.startswith(here)]
+        found = sorted({test for place in places for test in self._by_place.get(place, ())}, key=self._order)
+        chosen, spent = list[str](), 0.0
+        for test in found:
+            spent += self._seconds[test]
+            if spent > MOST:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _order(self, test: str) -> tuple[float, str]:
+        return self._seconds[test], test
 
 
-def _outcome(source: Path, tests: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(source), "NUMBA_DISABLE_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    limited = f'ulimit -t {SECONDS}; exec "$@"'
-    done = subprocess.run(
-        ["bash", "-c", limited, "bash", *command, *tests.split()],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode < 0:
-        return "slow"
-    return "survived" if done.returncode == 0 else "killed"
+def _function(mutant: Mutant) -> int | None:
+    """The first line of the innermost function around a mutant, its decorators included."""
+    tree = ast.parse((PACKAGE / mutant.file).read_text(encoding="utf-8"))
+    begins = None
+    for node in ast.walk(tree):  # outer ones first
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0].lineno
+            if first <= mutant.line <= (node.end_lineno or 0):
+                begins = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+    return begins
+
+
+def tried(mutants: Sequence[Mutant], reach: Reach) -> Iterator[dict[str, object]]:
+    """Each mutant with what became of it: killed, survived, slow or never reached; two at a time on two processors.
+
+    Args:
+        mutants: The mutants.
+        reach: Which tests can notice which.
+
+    Yields:
+        The mutant, its outcome, the test that noticed, and the processor seconds it took.
+    """
+    load_libraries()
+    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as folder, get_context("fork").Pool(JOBS) as pool:
+        given = [(mutant, reach.tests(mutant), Path(folder)) for mutant in mutants]
+        yield from pool.imap_unordered(_attempt, given)
+
+
+def _attempt(given: tuple[Mutant, Sequence[str], Path]) -> dict[str, object]:
+    mutant, tests, folder = given
+    if not tests:
+        return {**asdict(mutant), "outcome": "unreached", "by": None, "seconds": 0.0}
+    source = folder / str(os.getpid())
+    if not source.exists():
+        shutil.copytree(ROOT / "src", source)
+    path = source / "kohort" / mutant.file
+    whole, written = path.read_text(encoding="utf-8"), path.stat()
+    if mutant.file in LOCAL_SEARCH:
+        os.environ["NUMBA_DISABLE_JIT"] = "1"  # a compiled kernel would come from a cache
+    try:
+        path.write_text(changed(whole, mutant), encoding="utf-8")
+        found = until_one_fails(source, tests, collecting=True)
+    finally:
+        path.write_text(whole, encoding="utf-8")
+        os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))  # what was compiled of it is still good
+        os.environ.pop("NUMBA_DISABLE_JIT", None)
+    outcome = "killed" if found.failed else "survived" if found.in_time else "slow"
+    return {**asdict(mutant), "outcome": outcome, "by": found.failed, "seconds": round(found.cpu, 1)}
 
 
 def table(path: Path) -> str:
@@ -228,11 +266,12 @@ def table(path: Path) -> str:
     for name in (*FOLDERS, None):
         mine = Counter(line["outcome"] for line in lines if name in (None, package[id(line)]))
         noticed = mine["killed"] + mine["slow"]
-        total = noticed + mine["survived"]
-        rows.append(f"| {name or 'all'} | {total} | {noticed} ({noticed / max(total, 1):.0%}) | {mine['survived']} |")
+        left = mine["survived"] + mine["unreached"]
+        total = noticed + left
+        rows.append(f"| {name or 'all'} | {total} | {noticed} ({noticed / max(total, 1):.0%}) | {left} |")
     rows += ["", "| survivor | change | was | became |", "|---|---|---|---|"]
     for line in sorted(lines, key=lambda one: (one["file"], one["line"])):
-        if line["outcome"] == "survived":
+        if line["outcome"] in {"survived", "unreached"}:
             was, became = (" ".join(str(line[key]).split()).replace("|", "\\|") for key in ("old", "new"))
             rows.append(f"| `{line['file']}:{line['line']}` | {line['kind']} | `{was[:90]}` | `{became[:90]}` |")
     return "\n".join(rows) + "\n"
@@ -245,13 +284,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="files whose paths begin so, such as privacy/dp")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--record", type=Path, help="write which tests enter which functions to this file")
+    parser.add_argument("--reach", type=Path, help="the file that --record wrote")
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()
     if given.table is not None:
         print(table(given.table), end="")
         return 0
+    if given.record is not None:
+        return record(given.record)
+    if given.reach is None or not given.reach.exists():
+        parser.error("--reach must name a file that --record wrote")
     found: Counter[str] = Counter()
-    for one in tried(sampled(given.count, given.seed, given.only)):
+    for one in tried(sampled(given.count, given.seed, given.only), Reach(given.reach)):
         found[str(one["outcome"])] += 1
         print(f"{one['outcome']:9}{one['file']}:{one['line']} {one['kind']}", flush=True)
         if given.out is not None:

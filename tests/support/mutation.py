@@ -31,7 +31,7 @@ from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import NamedTuple
 
-__all__ = ["REMEMBERED", "ROOT", "Mutant", "main", "mutated"]
+__all__ = ["JOBS", "REMEMBERED", "ROOT", "Ended", "Mutant", "load_libraries", "main", "mutated", "until_one_fails"]
 
 ROOT = Path(__file__).resolve().parents[2]
 REMEMBERED = Path(__file__).with_name("caught_by.json")
@@ -65,7 +65,7 @@ class _Tried(NamedTuple):
     cpu: float
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
     """How a process that ran tests ended: the first test that failed, if any, and the processor seconds it took."""
 
     failed: str | None
@@ -79,6 +79,12 @@ def mutated(text: str, mutant: Mutant) -> str:
         found = text.count(mutant.old)
         raise SystemExit(f"{mutant.name}: the text to replace occurs {found} times in {mutant.file}")
     return text.replace(mutant.old, mutant.new)
+
+
+def load_libraries() -> None:
+    """Load what nearly all tests need, so that processes forked from this one need not."""
+    for library in ("pytest", *_LIBRARIES):
+        import_module(library)
 
 
 def _run_tests(source: Path, chosen: Sequence[str], log: Path) -> int:
@@ -98,8 +104,20 @@ def _run_tests(source: Path, chosen: Sequence[str], log: Path) -> int:
     return 3 if loaded is None or not str(loaded.__file__).startswith(str(source)) else code
 
 
-def _ended(source: Path, chosen: Sequence[str]) -> _Ended:
-    """Run tests with this source until one fails."""
+def until_one_fails(source: Path, chosen: Sequence[str], *, collecting: bool = False) -> Ended:
+    """Run tests with this source until one fails.
+
+    Args:
+        source: The folder that holds kohort.
+        chosen: What pytest is asked to run.
+        collecting: Whether a test file that cannot be read counts as a test that failed.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        RuntimeError: pytest could not run the tests.
+    """
     log, deadline = source.with_suffix(".log"), monotonic() + SECONDS
     child = os.fork()
     if not child:
@@ -115,17 +133,17 @@ def _ended(source: Path, chosen: Sequence[str]) -> _Ended:
             if monotonic() > deadline:
                 os.killpg(child, signal.SIGKILL)
                 spent = os.wait4(child, 0)[2]
-                return _Ended(None, spent.ru_utime + spent.ru_stime, in_time=False)
+                return Ended(None, spent.ru_utime + spent.ru_stime, in_time=False)
             sleep(0.02)
     except BaseException:
         os.killpg(child, signal.SIGKILL)
         raise
     code, spent = os.waitstatus_to_exitcode(waited[1]), waited[2]
     text = log.read_text(encoding="utf-8", errors="replace")
-    if code not in {0, 1}:
+    if code not in {0, 1, *([2] if collecting else [])}:
         raise RuntimeError(f"{' '.join(chosen)}: pytest ended with {code}\n{text[-2000:]}")
     named = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", text, re.MULTILINE)
-    return _Ended(None if code == 0 else named[1] if named else "a test", spent.ru_utime + spent.ru_stime)
+    return Ended(None if code == 0 else named[1] if named else "a test", spent.ru_utime + spent.ru_stime)
 
 
 def _attempt(given: tuple[Mutant, str, Path]) -> _Tried:
@@ -139,9 +157,9 @@ def _attempt(given: tuple[Mutant, str, Path]) -> _Tried:
     path.write_text(mutated(whole, mutant), encoding="utf-8")
     try:
         asked = [[first]] if first and (ROOT / first.partition("::")[0]).exists() else []
-        cpu, found = 0.0, _Ended(None, 0.0)
+        cpu, found = 0.0, Ended(None, 0.0)
         for chosen in [*asked, [*mutant.tests.split(), *(["-k", mutant.only] if mutant.only else [])]]:
-            found = _ended(source, chosen) if chosen not in asked else _remembered(source, chosen)
+            found = until_one_fails(source, chosen) if chosen not in asked else _remembered(source, chosen)
             cpu += found.cpu
             if found.failed or not found.in_time:
                 break
@@ -152,12 +170,12 @@ def _attempt(given: tuple[Mutant, str, Path]) -> _Tried:
     return _Tried(mutant, said, found.failed or "", cpu)
 
 
-def _remembered(source: Path, chosen: Sequence[str]) -> _Ended:
+def _remembered(source: Path, chosen: Sequence[str]) -> Ended:
     """The test that caught it last; one that no longer exists fails nothing."""
     try:
-        return _ended(source, chosen)
+        return until_one_fails(source, chosen)
     except RuntimeError:
-        return _Ended(None, 0.0)
+        return Ended(None, 0.0)
 
 
 def _chosen(words: list[str], mutants: Sequence[Mutant]) -> list[Mutant]:
@@ -186,11 +204,11 @@ def _always_failing(tests: Sequence[str], folder: Path) -> tuple[str | None, flo
     )
 
 
-def _unchanged(given: tuple[Sequence[str], Path]) -> _Ended:
+def _unchanged(given: tuple[Sequence[str], Path]) -> Ended:
     tests, folder = given
     source = folder / f"unchanged-{os.getpid()}"
     shutil.copytree(ROOT / "src", source)
-    return _ended(source, tests)
+    return until_one_fails(source, tests)
 
 
 def _remember(tried: Sequence[_Tried]) -> None:
@@ -214,8 +232,7 @@ def main(words: list[str], mutants: Sequence[Mutant]) -> int:
     for mutant in chosen:  # all texts must be there before the first one is tried
         mutated((ROOT / "src" / "kohort" / mutant.file).read_text(encoding="utf-8"), mutant)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end what they started
-    for library in ("pytest", *_LIBRARIES):
-        import_module(library)
+    load_libraries()
     with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as made:
         try:
             for one in _tried(chosen, Path(made)):
