@@ -224,19 +224,16 @@ def _private(table: Table) -> Iterator[Row]:
 
 
 def _readable_peer() -> Iterator[Row]:
-    """InterpretML's EBM on Adult, and its time beside a whole run of ours: it takes minutes per split."""
-    ours, paired, theirs = [], [], []
-    for split in _splits(TABLES[0]):
-        model = _encoder_of(split)
-        train, test = encode_rows(model.encoder, split.train), encode_rows(model.encoder, split.test)
-        ours.append(split.score(_federated(split, "additive", {}).model))
-        paired.append(split.score(_federated(split, "additive", {"pairs": 16}).model))
-        found = _outside(model, train, test, ["EBM"])
-        theirs += [_raw_score(test.y, found["EBM"].classes, regression=False)] if "EBM" in found else []
-        _EBM_SECONDS.extend([found["EBM"].seconds] if "EBM" in found else [])
-    peer = float(np.mean(theirs)) if theirs else None
-    yield _against("adult: additive", float(np.mean(ours)), "EBM", peer, None)
-    yield _against(f"adult: {WITH_PAIRS}", float(np.mean(paired)), "EBM", peer, None)
+    """InterpretML's EBM on Adult, one split, and its time beside a whole run of ours: it takes ten minutes and more."""
+    split = next(_splits(TABLES[0]))
+    model = _encoder_of(split)
+    train, test = encode_rows(model.encoder, split.train), encode_rows(model.encoder, split.test)
+    found = _outside(model, train, test, ["EBM"]).get("EBM")
+    peer = None if found is None else _raw_score(test.y, found.classes, regression=False)
+    _EBM_SECONDS.extend([] if found is None else [found.seconds])
+    for name, settings in (("additive", {}), (WITH_PAIRS, {"pairs": 16})):
+        ours = split.score(_federated(split, "additive", settings).model)
+        yield _against(f"adult: {name}, one split", ours, "EBM", peer, None)
 
 
 _EBM_SECONDS: list[float] = []
