@@ -43,17 +43,17 @@ def runs_of(store: KeptRuns, maker: Maker) -> Runs[RunSummary]:
 
 
 def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
-    whole = runs_of(KeptRuns(kept_runs(tmp_path / "whole", ABOUT, resume=False), "x"), Maker())
+    whole = runs_of(KeptRuns(kept_runs(tmp_path / "whole", ABOUT, resume=False), "x", RunSummary), Maker())
     whole.prepare(PLANS)
     first = Maker(last=5)
     with pytest.raises(StoppedError):
-        runs_of(KeptRuns(kept_runs(tmp_path, ABOUT, resume=False), "x"), first).prepare(PLANS)
+        runs_of(KeptRuns(kept_runs(tmp_path, ABOUT, resume=False), "x", RunSummary), first).prepare(PLANS)
     # The stop came in the middle of a line.
     path = tmp_path / RUNS_FILE
     path.write_bytes(path.read_bytes()[:-30])
     second = Maker()
     second.made = first.made[:4]
-    resumed = runs_of(KeptRuns(kept_runs(tmp_path, ABOUT, resume=True), "x"), second)
+    resumed = runs_of(KeptRuns(kept_runs(tmp_path, ABOUT, resume=True), "x", RunSummary), second)
     resumed.prepare(PLANS)
     assert len(second.made) == len(PLANS) * 2
     assert len(set(second.made)) == len(PLANS) * 2
@@ -62,25 +62,25 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
                         for runs in (resumed, whole))  # fmt: skip
         assert ours == others
     again = Maker(last=0)
-    runs_of(KeptRuns(kept_runs(tmp_path, ABOUT, resume=True), "x"), again).prepare(PLANS)
+    runs_of(KeptRuns(kept_runs(tmp_path, ABOUT, resume=True), "x", RunSummary), again).prepare(PLANS)
     assert again.made == []
 
 
 def test_runs_of_another_kind_are_not_taken_over(tmp_path: Path) -> None:
     path = kept_runs(tmp_path, ABOUT, resume=False)
-    runs_of(KeptRuns(path, "validation rows"), Maker()).prepare(PLANS[:1])
+    runs_of(KeptRuns(path, "validation rows", RunSummary), Maker()).prepare(PLANS[:1])
     maker = Maker()
-    runs_of(KeptRuns(path, "test rows"), maker).prepare(PLANS[:1])
+    runs_of(KeptRuns(path, "test rows", RunSummary), maker).prepare(PLANS[:1])
     assert len(maker.made) == 2
 
 
 def test_runs_of_another_version_are_refused_and_forgotten_without_resume(tmp_path: Path) -> None:
     path = kept_runs(tmp_path, ABOUT, resume=False)
-    runs_of(KeptRuns(path, "x"), Maker()).prepare(PLANS)
+    runs_of(KeptRuns(path, "x", RunSummary), Maker()).prepare(PLANS)
     with pytest.raises(ConfigError, match="another version"):
         kept_runs(tmp_path, {**ABOUT, "version": "2"}, resume=True)
-    assert KeptRuns(kept_runs(tmp_path, ABOUT, resume=True), "x").find(PLANS[0].digest(), 0) is not None
-    assert KeptRuns(kept_runs(tmp_path, ABOUT, resume=False), "x").find(PLANS[0].digest(), 0) is None
+    assert KeptRuns(kept_runs(tmp_path, ABOUT, resume=True), "x", RunSummary).find(PLANS[0].digest(), 0) is not None
+    assert KeptRuns(kept_runs(tmp_path, ABOUT, resume=False), "x", RunSummary).find(PLANS[0].digest(), 0) is None
 
 
 def test_nothing_to_resume_is_exit_2(tmp_path: Path, kohort_here: Callable[..., Any]) -> None:

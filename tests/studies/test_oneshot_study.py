@@ -64,7 +64,7 @@ def test_tight_bounds_and_what_is_here(small_tables: Path) -> None:
     assert oneshot_plan(table, sites=3, bounds={"b": (0, 9)}).data.bounds["b"] == (0, 9)
 
 
-def test_the_whole_study(small_tables: Path, tmp_path: Path) -> None:
+def test_the_whole_study(small_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     depth = replace(
         QUICK,
         seeds=(0,),
@@ -103,6 +103,11 @@ def test_the_whole_study(small_tables: Path, tmp_path: Path) -> None:
     rebuilt = {line["setting"]: line["ours"] for line in lines if "rebuilt" in line["setting"]}
     assert rebuilt["mode paper, 1 rows: sites rebuilt whole (%)"] == 100
     assert rebuilt["opened total of Adult, with minimum cells of 10 persons: rows rebuilt"] == 0
+
+    # Resumed, it makes no run again, and says the same; attacks are no runs of the harness.
+    monkeypatch.setattr("kohort.studies.harness.runs.run", None)
+    again = run_study(out, True, said.append, depth=depth, resume=True)
+    assert again["tables"] == made["tables"]
 
 
 def test_every_setting_of_the_full_study_can_be_summed() -> None:

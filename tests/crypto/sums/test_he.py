@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +122,35 @@ def test_more_sites_than_the_budget_is_good_for_are_refused() -> None:
         SMALL_BFV.check(40_000)
     with pytest.raises(RefusedError, match="no room on the grid"):
         CKKS.check(50_000)
+
+
+@pytest.mark.parametrize(("ring", "heavy"), [(CKKS, 6.0), (CKKS.smaller, 4.5)], ids=["N=4096", "N=2048"])
+def test_the_error_of_ckks_has_the_tails_that_its_grid_is_made_for(ring: Any, heavy: float) -> None:
+    """One product per slot (Laplace, a kurtosis of 6), or two (4.5); a normal error would have 3, and a grid made for
+    that called one honest total of eighty altered."""
+    errors = []
+    for key in range(24):
+        secret, added = SecretKey(ring, seed("tails", key)), CiphertextSum(ring)
+        public = PublicKey(ring, secret.public)
+        for site in range(4):
+            added.add(public.encrypt(np.zeros(ring.slots, np.int64), sites=4, seed=seed("tails", key, site)))
+        plain = he._api().Plaintext()
+        secret._opener.decrypt(he._ciphertext(ring, added.ciphertext()), plain)
+        errors.append(np.asarray(he._encoder(ring).decode_double(plain)) * ring.scale(4))
+    found = np.concatenate(errors)
+    predicted = np.sqrt(ring.slots * 4) * ring.deviation
+    assert found.std() == pytest.approx(predicted, rel=0.1)
+    assert np.mean(found**4) / np.mean(found**2) ** 2 == pytest.approx(heavy, rel=0.2)
+    for times in (3, 5):
+        assert np.mean(np.abs(found) > times * predicted) <= 1.5 * np.exp(-np.sqrt(2) * times)
+
+
+def test_honest_ckks_totals_are_not_called_altered() -> None:
+    for ring in (CKKS, CKKS.smaller):
+        assert ring.false_alarm < 2.0**-30
+        for sites in (3, 200, 2_000, 20_000):
+            deviation = np.sqrt(ring.slots * sites) * ring.deviation / ring.scale(sites)
+            assert ring.tolerance / deviation >= ring.tolerance * ring.grid * (1 - 1e-12)
 
 
 def test_a_total_past_its_budget_does_not_open_as_something_else() -> None:

@@ -3,7 +3,7 @@
 Two schemes, each in two sizes of 128-bit security:
 
 - `BFV` is exact. A slot holds integers modulo a prime.
-- `CKKS` is approximate. A slot holds a multiple of a grid that is at least 32 times the standard deviation of the error
+- `CKKS` is approximate. A slot holds a multiple of a grid that is at least 43 times the standard deviation of the error
   of the total, and what is decrypted is rounded to the grid before anybody sees it: raw decryptions leak key material.
 
 | size | ring | slot of BFV | ciphertext | for vectors |
@@ -28,7 +28,7 @@ import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, floor, log2, sqrt
+from math import ceil, exp, floor, log2, sqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -179,8 +179,10 @@ class _Bfv(Ring):
 @dataclass(frozen=True)
 class _Ckks(Ring):
     name: ClassVar[str] = "ckks"
-    grid: ClassVar[int] = 32
+    grid: ClassVar[int] = 43
     """How many standard deviations of a total's error apart two integers lie."""
+    tolerance: ClassVar[float] = 0.47
+    """How far from an integer a slot of an honest total may lie."""
 
     @property
     def check_moduli(self) -> tuple[int, ...]:
@@ -189,6 +191,16 @@ class _Ckks(Ring):
     @property
     def slots(self) -> int:
         return self.degree // 2
+
+    @property
+    def false_alarm(self) -> float:
+        """Probability that an honest total has a slot that lies farther from an integer than `tolerance`, at most.
+
+        In a slot, what encryption adds is a product: an error that all sites drew, a normal variable, times the
+        secret's own value there, another one. The real part of such a product has the distribution of Laplace, whose
+        tails are exp(-sqrt(2) x) at x deviations, far heavier than those of a normal variable.
+        """
+        return self.slots * exp(-sqrt(2) * self.tolerance * self.grid)
 
     def scale(self, sites: int) -> float:
         """Units of the ciphertext to the integer."""
@@ -220,8 +232,8 @@ class _Ckks(Ring):
     def _decode(self, encoder: Any, plain: Any) -> Slots:
         found = np.asarray(encoder.decode_double(plain), dtype=np.float64)
         rounded = np.rint(found)
-        # An honest total is off by 8 deviations with probability 2^-50; more is no total of this key.
-        if not (np.abs(found - rounded) <= 0.25).all() or np.abs(rounded).max() >= 2.0**62:
+        # A total of another key is anywhere between two integers in every slot, and does not pass.
+        if not (np.abs(found - rounded) <= self.tolerance).all() or np.abs(rounded).max() >= 2.0**62:
             raise IntegrityError("a total does not lie on the grid; it was altered, or encrypted under another key")
         return rounded.astype(np.int64)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from kohort.errors import ConfigError
 from kohort.files import disk_errors, write_atomic, write_whole
@@ -21,44 +21,41 @@ from kohort.studies.harness.runs import RunSummary
 __all__ = ["RUNS_FILE", "KeptRuns", "kept_runs"]
 
 RUNS_FILE: Final = "runs.jsonl"
+R = TypeVar("R", bound=RunSummary)
 
 
 @dataclass(frozen=True)
-class KeptRuns:
+class KeptRuns(Generic[R]):
     """The finished runs of one kind: on which rows, and how they were made.
 
-    What is kept of a run is its accuracy, the accuracy by round, epsilon, and whether its claim is void.
+    What is kept of a run is what its summary says (`RunSummary.to_kept`).
 
     Args:
         path: The file.
         kind: Such as "validation"; runs of other kinds are not looked at.
+        summary: The class of the runs' summaries.
     """
 
     path: Path
     kind: str
+    summary: type[R]
 
     @cached_property
-    def _found(self) -> dict[tuple[str, int], RunSummary]:
+    def _found(self) -> dict[tuple[str, int], R]:
         lines = [_parsed(line) for line in self.path.read_bytes().splitlines()[1:]]
         return {
-            (line["plan"], line["seed"]): _summary(line) for line in lines if line and line.get("kind") == self.kind
+            (line["plan"], line["seed"]): self.summary.from_kept(line)
+            for line in lines
+            if line and line.get("kind") == self.kind
         }
 
-    def find(self, digest: str, seed: int) -> RunSummary | None:
+    def find(self, digest: str, seed: int) -> R | None:
         """The run of a plan and a seed; None if it was not finished when the study began."""
         return self._found.get((digest, seed))
 
-    def add(self, digest: str, seed: int, run: RunSummary) -> None:
+    def add(self, digest: str, seed: int, run: R) -> None:
         """Append a finished run."""
-        line = {
-            "kind": self.kind,
-            "plan": digest,
-            "seed": seed,
-            "accuracy": run.accuracy,
-            "curve": list(run.curve),
-            "epsilon": run.epsilon,
-            "void": run.void,
-        }
+        line = {"kind": self.kind, "plan": digest, "seed": seed, **run.to_kept()}
         # One write to a file opened for appending: lines of several processes do not mix. A line that was cut off by
         # a stop ends before this one begins.
         with disk_errors(self.path), self.path.open("ab", buffering=0) as file:
@@ -103,9 +100,3 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _summary(line: Mapping[str, Any]) -> RunSummary:
-    return RunSummary.of_accuracy(
-        line["accuracy"], tuple(line["curve"]), epsilon=line["epsilon"], void=bool(line["void"])
-    )

@@ -90,6 +90,17 @@ class RunSummary:
             facts={},
         )
 
+    def to_kept(self) -> dict[str, Any]:
+        """What is kept of a run in a file, as values of JSON: accuracy and claim alone."""
+        return {"accuracy": self.accuracy, "curve": list(self.curve), "epsilon": self.epsilon, "void": self.void}
+
+    @classmethod
+    def from_kept(cls, line: Mapping[str, Any]) -> Self:
+        """The summary that `to_kept` was asked for."""
+        return cls.of_accuracy(
+            line["accuracy"], tuple(line["curve"]), epsilon=line["epsilon"], void=bool(line["void"])
+        )  # fmt: skip
+
 
 def summarise(outcome: Outcome) -> RunSummary:
     """The summary of a finished run, for studies that need no fields of their own."""

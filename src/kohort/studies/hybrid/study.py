@@ -133,11 +133,15 @@ def run_study(
     kept = partial(KeptRuns, kept_runs(out, about, resume=resume))
     made = partial(Runs, processes=process_count(), tables=rows)
     first = depth.seeds[:1]
-    trained = made(depth.seeds, summarise=summarise, group=kernel_group, store=kept("kernels"))
+    trained = made(depth.seeds, summarise=summarise, group=kernel_group, store=kept("kernels", RunSummary))
     validated = made(
-        first, summarise=summarise, group=kernel_group, change=validation_rows, store=kept("validation rows")
+        first,
+        summarise=summarise,
+        group=kernel_group,
+        change=validation_rows,
+        store=kept("validation rows", RunSummary),
     )
-    doors = made(first, summarise=_accuracy, store=kept("doors"))
+    doors = made(first, summarise=_accuracy, store=kept("doors", RunSummary))
     session, tuned = Session(depth, out, say, trained), Tuned(validated, depth.reaches)
     return study_result(STUDY.name, _parts(session, tuned, doors, rows, cases), _notes(depth, cases))
 

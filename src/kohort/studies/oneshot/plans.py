@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import polars as pl
@@ -147,7 +149,7 @@ class OneshotRun(RunSummary):
     """What the study keeps of a run."""
 
     labels: NDArray[Any] = field(repr=False)
-    """The model's prediction for every row of the table."""
+    """The model's prediction for every row of the table, as places among the classes in alphabetical order."""
     total: NDArray[np.uint64] | None = field(repr=False)
 
     @property
@@ -164,6 +166,42 @@ class OneshotRun(RunSummary):
         """Whether both opened the same integers."""
         return self.total is not None and other.total is not None and np.array_equal(self.total, other.total)
 
+    def to_kept(self) -> dict[str, Any]:
+        """All of it: time, bytes, and the labels and total that other runs are compared with."""
+        return {
+            **super().to_kept(),
+            "seconds": dict(self.seconds),
+            "bytes": dict(self.bytes),
+            "watt_hours": self.watt_hours,
+            "labels": _packed(self.labels.astype(np.int16)),
+            "total": None if self.total is None else _packed(self.total),
+        }
+
+    @classmethod
+    def from_kept(cls, line: Mapping[str, Any]) -> Self:
+        """The summary that `to_kept` was asked for, without metrics and facts."""
+        return cls(
+            accuracy=line["accuracy"],
+            curve=tuple(line["curve"]),
+            metrics={},
+            seconds=line["seconds"],
+            bytes=line["bytes"],
+            watt_hours=line["watt_hours"],
+            epsilon=line["epsilon"],
+            void=bool(line["void"]),
+            facts={},
+            labels=np.frombuffer(_unpacked(line["labels"]), np.int16),
+            total=None if line["total"] is None else np.frombuffer(_unpacked(line["total"]), np.uint64),
+        )
+
+
+def _packed(numbers: NDArray[Any]) -> str:
+    return b64encode(zlib.compress(numbers.tobytes())).decode()
+
+
+def _unpacked(text: str) -> bytes:
+    return zlib.decompress(b64decode(text))
+
 
 OneshotSession = Session[OneshotDepth, OneshotRun]
 
@@ -176,9 +214,11 @@ class Summarise:
 
     def __call__(self, outcome: Outcome) -> OneshotRun:
         """The summary of a run."""
-        frame = self.tables[str(outcome.plan.data.table)].frame
+        table = self.tables[str(outcome.plan.data.table)]
+        frame = table.frame
+        classes = pl.Enum(frame[table.target].drop_nulls().cast(pl.String).unique().sort())
         return OneshotRun(
             **RunSummary.fields_of(outcome),
-            labels=outcome.model.predict(frame).to_physical().to_numpy(),
+            labels=outcome.model.predict(frame).cast(pl.String).cast(classes).to_physical().to_numpy(),
             total=load_state(outcome.files[FILE]).batches[0].total if FILE in outcome.files else None,
         )

@@ -6,11 +6,14 @@ paper's; then what the messages disclose, and what a random layer or Newton step
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from kohort.errors import DataError
-from kohort.studies.harness.runs import Runs, summarise
+from kohort.studies.harness.kept import KeptRuns, kept_runs
+from kohort.studies.harness.runs import Runs, RunSummary, summarise
 from kohort.studies.harness.session import Session, study_result
 from kohort.studies.harness.validation import validation_rows
 from kohort.studies.oneshot.attack import attack
@@ -18,7 +21,7 @@ from kohort.studies.oneshot.baselines import baselines
 from kohort.studies.oneshot.fedavg import with_fedavg
 from kohort.studies.oneshot.figures import by_sites, communication, linear_accuracy, more_power, shapes, warm_up
 from kohort.studies.oneshot.paper import SITE_ROWS
-from kohort.studies.oneshot.plans import TABLES, OneshotDepth, Summarise, tables_here
+from kohort.studies.oneshot.plans import TABLES, OneshotDepth, OneshotRun, Summarise, tables_here
 from kohort.studies.registry import Say, Study
 
 __all__ = ["FULL", "QUICK", "STUDY", "run_study"]
@@ -44,23 +47,40 @@ QUICK = replace(
 )  # fmt: skip
 
 
-def run_study(out: Path, quick: bool, say: Say, *, depth: OneshotDepth | None = None) -> dict[str, Any]:
-    """Run the study; figures go into `out`. Runs are made one by one, because their time is measured.
+def run_study(
+    out: Path, quick: bool, say: Say, *, depth: OneshotDepth | None = None, resume: bool = False
+) -> dict[str, Any]:
+    """Run the study; figures and finished runs go into `out`. One run after the other, because their time is measured.
+
+    Args:
+        out: The folder.
+        quick: Whether to run less of it.
+        say: Takes lines about progress.
+        depth: How much is run; by default what `quick` says.
+        resume: Whether to take over the runs that an interrupted study left in `out`.
+
+    Returns:
+        The study's JSON object.
 
     Raises:
         DataError: None of the study's tables is on this machine.
+        ConfigError: Nothing was left to go on with, or by another version of the study.
     """
     depth = depth or (QUICK if quick else FULL)
     tables = tables_here(depth.tables)
     if not tables:
         raise DataError("none of the study's tables is here", hint="Set KOHORT_DATA to a folder that holds them")
-    session = Session(depth, out, say, Runs(depth.seeds, summarise=Summarise(tables)))
+    path = kept_runs(out, {"study": STUDY.name, "version": version("kohort")}, resume=resume)
+    kept = KeptRuns(path, "runs", OneshotRun)
+    session = Session(depth, out, say, Runs(depth.seeds, summarise=Summarise(tables), store=kept))
+    held_out = KeptRuns(path, "validation rows", RunSummary)
+    tuning = Runs((0,), summarise=summarise, change=validation_rows, store=held_out)
     warm_up(next(iter(tables.values())), sorted({name for names in depth.schemes.values() for name in names}))
     parts = [
         shapes(tables),
         linear_accuracy(session, tables),
         by_sites(session, tables),
-        with_fedavg(session, Runs((0,), summarise=summarise, change=validation_rows), tables),
+        with_fedavg(session, tuning, tables),
         baselines(session, tables),
         communication(session, tables),
         more_power(session, tables),
@@ -99,4 +119,5 @@ STUDY = Study(
     summary="One encrypted round for a one-layer network: accuracy, time, energy and bytes from 1 to 20,000 sites.",
     cites="Fontenla-Romero et al. 2023",
     run=run_study,
+    resume=partial(run_study, resume=True),
 )
