@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 # Read when the libraries are first imported, and by every process a test starts. Tests run side by side already, and a
-# second thread that waits for its turn on a busy core burns more time than the small products of tests take.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+# second thread that waits for its turn on a busy core burns more time than the small products and tables of tests take.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"):
     os.environ.setdefault(_name, "1")
 
 # Folders of tests are in memory where there is room for them. Ledgers are synced line by line, and the suite would wait
