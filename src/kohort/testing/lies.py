@@ -109,7 +109,7 @@ def every_task(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
 
 
 @cache
-def _everything_numbered(honest: HonestRun, site: str, *, steps: int) -> Mapping[str, bytes]:
+def _everything_numbered(honest: HonestRun, site: str, *, steps: int) -> dict[str, bytes]:
     """Bodies with everything that the honest requests hold, under every step and phase, by their names."""
     everything = _everything(honest, site).items()
     return {f"{form}, {name}": body for form, parts in everything for name, body in _numbered(parts, steps=steps)}
