@@ -27,12 +27,12 @@ ROWS = {"raw", "k-anonymous", "k-km"}
 
 
 @pytest.mark.parametrize("check", ADVERSARY_CHECKS, ids=str)
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", PLANS, scope="module")
 def test_a_lying_hub_gets_what_the_contract_says(plan: str, check: AdversaryCheck) -> None:
     check(honest(plan))
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", PLANS, scope="module")
 def test_twins_follow_the_honest_run(plan: str) -> None:
     """Only a request that hands the site its own published classes fits no other rows."""
     assert handed_back(honest(plan), VICTIM) == (

@@ -33,7 +33,7 @@ def runs_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], MethodR
     return cache(lambda method: MethodRuns(method, tmp_path_factory.mktemp(method)))
 
 
-@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("method", ALL, scope="module")
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_law(check: Check, method: str, runs_of: Callable[[str], MethodRuns]) -> None:
     check(runs_of(method))

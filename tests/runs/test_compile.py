@@ -46,14 +46,25 @@ def test_makers_of_tables_release_once_where_that_is_asked(monkeypatch: pytest.M
 
     def release(name: str) -> None:
         made.append(name)
-        if name == "lattice":
+        if name == "tables":
             raise ConfigError("no table")
 
     monkeypatch.setattr(subject, "ProcessPoolExecutor", _Here)
     monkeypatch.setattr(subject, "run", lambda plan, **_: None)
     monkeypatch.setattr(subject, "_release", release)
-    assert subject.compile_kernels(releases=True) == ("release by lattice",)
+    assert subject.compile_kernels(releases=True) == ("release by tables",)
     assert made == list(subject.RELEASES)
+
+
+def test_what_most_others_need_is_compiled_first_and_tables_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(subject, "ProcessPoolExecutor", _Here)
+    monkeypatch.setattr(subject, "run", lambda plan, **_: begun.append(plan.method))
+    monkeypatch.setattr(subject, "_release", begun.append)
+    subject.compile_kernels(releases=True)
+    assert begun[:2] == ["fedavg", "tables"]
+    assert begun.count("tables") == 1
+    assert begun[-2:] == [*subject.RELEASES][1:]
 
 
 @pytest.mark.parametrize("name", subject.RELEASES)

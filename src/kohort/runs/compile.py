@@ -26,17 +26,33 @@ __all__ = ["compile_kernels"]
 _ROWS: Final = 300
 _QUASI: Final = ("age", "sex", "race", "marital_status")
 _RULES: Final[Mapping[str, Any]] = {"sensitive": ("income",), "l": 2, "t": 0.6}
+_LIMIT: Final[Mapping[str, Any]] = {"suppression_limit": 0.05}
 RELEASES: Final[Mapping[str, tuple[Mapping[str, Any], ...]]] = {
-    "cluster": ({"algorithm": "cluster"}, {"algorithm": "cluster", **_RULES}),
-    "exact-cluster": ({"algorithm": "exact-cluster", "suppression_limit": 0.05},),
-    "mondrian": ({"algorithm": "mondrian"}, {"algorithm": "mondrian", **_RULES}, {"algorithm": "thesis"}),
-    "lattice": ({"algorithm": "lattice"}, {"algorithm": "lattice", **_RULES}),
-    "auto": ({}, _RULES),
-    "items": ({"items": "codes"}, {"items": "codes", "rare": "suppress"}),
-    "more items at once": ({"items": "codes", "m": 3},),
-    "items up a hierarchy": ({"items": "codes", "item_hierarchy": "icd9", "rare": "recode"},),
+    "tables": (
+        {"algorithm": "cluster"},
+        {"algorithm": "cluster", **_RULES},
+        {"algorithm": "exact-cluster", **_LIMIT},
+        {"algorithm": "mondrian"},
+        {"algorithm": "mondrian", **_RULES},
+        {"algorithm": "thesis"},
+        {"algorithm": "lattice"},
+        {"algorithm": "lattice", **_RULES},
+        {},
+        _RULES,
+    ),
+    "items": (
+        {"items": "codes"},
+        {"items": "codes", "rare": "suppress"},
+        {"items": "codes", "m": 3},
+        {"items": "codes", "item_hierarchy": "icd9", "rare": "recode"},
+    ),
+    "labels without some rows": (
+        {"algorithm": "lattice", **_LIMIT},
+        {"algorithm": "lattice", **_LIMIT, **_RULES},
+    ),
 }
-"""What each process releases; makers that share kernels stand together, so that none is compiled twice at once."""
+"""What each process releases; makers that share kernels stand together, so that none is compiled twice at once. The
+last one needs what tables compiled first."""
 
 
 def compile_kernels(workers: int | None = None, *, releases: bool = False) -> tuple[str, ...]:
@@ -49,11 +65,12 @@ def compile_kernels(workers: int | None = None, *, releases: bool = False) -> tu
     Returns:
         Names of what could not run, whose kernels are compiled when they are needed.
     """
-    # fedavg first and alone: most others need its kernel, and two processes would compile it twice
+    # What most others need comes first, in two processes: the kernel of fedavg, and those that make tables.
     names = sorted(methods(), key=lambda name: (name == "fedavg", name), reverse=True)
-    tasks: dict[str, Callable[[], object]] = {name: partial(_run, name) for name in names}
-    if releases:
-        tasks |= {f"release by {name}": partial(_release, name) for name in RELEASES}
+    made: dict[str, Callable[[], object]] = {name: partial(_run, name) for name in names}
+    first, *others = made.items()
+    tables, *later = ((f"release by {name}", partial(_release, name)) for name in RELEASES)
+    tasks = dict([first, tables, *others, *later] if releases else made.items())
     context = get_context("spawn")  # a fork would take over threads of libraries that do not survive it
     with ProcessPoolExecutor(max_workers=workers or os.cpu_count(), mp_context=context) as pool:
         done = list(pool.map(_succeeds, tasks.values()))

@@ -115,7 +115,7 @@ def restarted_sites_answer_alike(honest: HonestRun) -> None:
     """
     script = honest.script(VICTIM)
     for place in range(1, len(script) + 1):
-        again = next(honest.sampled([Lie("restart", ())], VICTIM, place, weight=10), None)
+        again = next(honest.sampled([Lie("restart", tuple)], VICTIM, place, weight=10), None)
         if again is None and place < len(script):
             continue
         with TemporaryDirectory(prefix="kohort-adversary-") as made:

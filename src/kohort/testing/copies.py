@@ -64,6 +64,8 @@ class _Copier:
             return obj
         if id(obj) in self._made:
             return self._made[id(obj)]
+        if kind in _CONTAINERS:
+            return _CONTAINERS[kind](self, obj)
         if _is_shared(obj):
             return obj
         if kind is object:
@@ -77,16 +79,22 @@ class _Copier:
         return made
 
     def _dict(self, obj: dict[Any, Any]) -> dict[Any, Any]:
+        if _PLAIN.issuperset(map(type, obj.values())) and _PLAIN.issuperset(map(type, obj)):
+            return self._note(obj, obj.copy())
         made: dict[Any, Any] = self._note(obj, {})
         made.update((self.copy(key), self.copy(value)) for key, value in obj.items())
         return made
 
     def _list(self, obj: list[Any]) -> list[Any]:
+        if _PLAIN.issuperset(map(type, obj)):
+            return self._note(obj, obj.copy())
         made: list[Any] = self._note(obj, [])
         made.extend(map(self.copy, obj))
         return made
 
     def _tuple(self, obj: tuple[Any, ...]) -> Any:
+        if _PLAIN.issuperset(map(type, obj)):
+            return obj
         made = tuple(map(self.copy, obj))
         return self._made[id(obj)] if id(obj) in self._made else self._note(obj, made)
 
@@ -137,11 +145,13 @@ class _Copier:
         return made
 
 
-_MAKERS: dict[type, Callable[[_Copier, Any], Any]] = {
+_CONTAINERS: dict[type, Callable[[_Copier, Any], Any]] = {
     dict: _Copier._dict,
     list: _Copier._list,
     tuple: _Copier._tuple,
     np.ndarray: _Copier._array,
+}
+_MAKERS: dict[type, Callable[[_Copier, Any], Any]] = {
     type(hashlib.blake2b()): _Copier._hash,
     type(hashlib.sha256()): _Copier._hash,
     MethodType: _Copier._method,

@@ -7,8 +7,9 @@ request messages, which the harness signs with the hub's key.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,23 @@ _OTHER_NONCE = "f" * 24
 
 @dataclass(frozen=True)
 class Lie:
-    """What is said, and what to call it."""
+    """What is said, and what to call it. Of many lies few are told, so most are never made."""
 
     name: str
-    messages: tuple[RequestMessage, ...]
+    make: Callable[[], tuple[RequestMessage, ...]]
+    """Makes the messages."""
     never: bool = False
     """Whether a site must not answer it, not even as the one request for its step."""
+
+    @cached_property
+    def messages(self) -> tuple[RequestMessage, ...]:
+        """The requests, in order."""
+        return self.make()
+
+
+def _asking(name: str, message: RequestMessage, **parts: Any) -> Lie:
+    """One request, with some of its fields changed."""
+    return Lie(name, lambda: (replace(message, **parts),))
 
 
 def _base(honest: HonestRun, site: str, place: int) -> RequestMessage:
@@ -61,8 +73,10 @@ def _with_plan(honest: HonestRun, site: str, message: RequestMessage) -> Request
 
 
 def _changed(message: RequestMessage, name: str, **parts: Any) -> Lie:
-    payload = decode(message.body)
-    return Lie(f"{message.task} round {message.round}: {name}", (replace(message, body=_body(payload, **parts)),))
+    def make() -> tuple[RequestMessage, ...]:
+        return (replace(message, body=_body(decode(message.body), **parts)),)
+
+    return Lie(f"{message.task} round {message.round}: {name}", make)
 
 
 def _body(payload: Payload, **parts: Any) -> bytes:
@@ -83,17 +97,22 @@ def every_task(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
     script = honest.script(site)
     base = _with_plan(honest, site, _base(honest, site, place))
     own = {exchange.asked.task: exchange.asked.body for exchange in script}
-    everything = _everything(honest, site).items()
-    whole = {f"{form}, {name}": body for form, parts in everything for name, body in _numbered(parts, steps=3)}
-    first = {f"{form}, {name}": body for form, parts in everything for name, body in _numbered(parts, steps=1)}
+    whole, first = _everything_numbered(honest, site, steps=3), _everything_numbered(honest, site, steps=1)
     last = max(exchange.asked.round for exchange in script)
     planned = {step.task for step in honest.contract(site)}
     for task in installed_tasks():
         for number in sorted({0, base.round, base.round + 1, last + 1} if task in planned else {base.round}):
             bodies = {"its own body": own[task]} if task in own else {}
             for kind, body in (bodies | (whole if task in planned else first)).items():
-                asked = replace(base, task=task, round=number, body=body, nonce=_OTHER_NONCE)
-                yield Lie(f"task {task} in round {number} with {kind}", (asked,))
+                named = f"task {task} in round {number} with {kind}"
+                yield _asking(named, base, task=task, round=number, body=body, nonce=_OTHER_NONCE)
+
+
+@cache
+def _everything_numbered(honest: HonestRun, site: str, *, steps: int) -> dict[str, bytes]:
+    """Bodies with everything that the honest requests hold, under every step and phase, by their names."""
+    everything = _everything(honest, site).items()
+    return {f"{form}, {name}": body for form, parts in everything for name, body in _numbered(parts, steps=steps)}
 
 
 def _numbered(everything: Payload, *, steps: int) -> Iterator[tuple[str, bytes]]:
@@ -158,16 +177,20 @@ def every_field(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
         "no peers": {"peers": b""},
     }
     for name, parts in heads.items():
-        yield Lie(f"{base.task} round {base.round}: {name}", (replace(base, **parts),))
+        yield _asking(f"{base.task} round {base.round}: {name}", base, **parts)
     yield from _changed_parts(base)
 
 
 def _changed_parts(base: RequestMessage) -> Iterator[Lie]:
     payload = decode(base.body)
     for name, changed in other_payloads(payload):
-        yield Lie(f"{base.task} round {base.round}: {name}", (replace(base, body=encode(changed)),))
+        yield Lie(f"{base.task} round {base.round}: {name}", partial(_with_payload, base, changed))
     yield _changed(base, "a phase", metrics={**payload.metrics, "phase": 1})
     yield _changed(base, "a later step", metrics={**payload.metrics, "step": 1})
+
+
+def _with_payload(base: RequestMessage, payload: Payload) -> tuple[RequestMessage, ...]:
+    return (replace(base, body=encode(payload)),)
 
 
 def other_payloads(payload: Payload) -> Iterator[tuple[str, Payload]]:
@@ -281,28 +304,33 @@ def every_order(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
     """
     script = [exchange.asked for exchange in honest.script(site)]
     for index, earlier in enumerate(script[:place]):
-        yield Lie(f"request {index} again with another nonce", (replace(earlier, nonce=_OTHER_NONCE),))
-        yield Lie(f"request {index} again", (earlier,))
-        yield Lie(f"request {index} in another attempt", (replace(earlier, attempt=1),))
+        yield _asking(f"request {index} again with another nonce", earlier, nonce=_OTHER_NONCE)
+        yield _asking(f"request {index} again", earlier)
+        yield _asking(f"request {index} in another attempt", earlier, attempt=1)
         numbers = decode(earlier.body).metrics
         yield _changed(earlier, f"request {index} one step on", metrics={**numbers, "step": _step(numbers) + 1})
         yield _changed(earlier, f"request {index} one step back", metrics={**numbers, "step": _step(numbers) - 1})
     for index, later in enumerate(script[place + 1 :], place + 1):
         opened = _with_plan(honest, site, later)
-        yield Lie(f"request {index} instead of {place}", (opened,))
+        yield _asking(f"request {index} instead of {place}", opened)
         if place < len(script):
-            yield Lie(f"requests {index} and {place} in the wrong order", (opened, script[place]))
+            yield _in_turn(f"requests {index} and {place} in the wrong order", opened, script[place])
     if place < len(script):
         now = script[place]
-        yield Lie(f"request {place} with two nonces", (now, replace(now, nonce=_OTHER_NONCE)))
-        yield Lie(f"request {place} in two attempts", (now, replace(now, attempt=1)))
+        yield _in_turn(f"request {place} with two nonces", now, replace(now, nonce=_OTHER_NONCE))
+        yield _in_turn(f"request {place} in two attempts", now, replace(now, attempt=1))
         failing = replace(now, body=_body(Payload(), metrics=decode(now.body).metrics))
-        repeated = tuple(replace(failing, nonce=f"{count:024x}") for count in range(5))
-        yield Lie(f"request {place} empty, five times", repeated)
+        repeated = [replace(failing, nonce=f"{count:024x}") for count in range(5)]
+        yield _in_turn(f"request {place} empty, five times", *repeated)
     else:
         beyond = script[-1]
         for number in (beyond.round, beyond.round + 1, beyond.round + 2):
-            yield Lie(f"round {number} after the end", (replace(beyond, round=number, nonce=_OTHER_NONCE),))
+            yield _asking(f"round {number} after the end", beyond, round=number, nonce=_OTHER_NONCE)
+
+
+def _in_turn(name: str, *messages: RequestMessage) -> Lie:
+    """Several requests, one after the other."""
+    return Lie(name, lambda: messages)
 
 
 def _step(numbers: Mapping[str, Scalar]) -> int:
@@ -402,8 +430,8 @@ def every_malformed(honest: HonestRun, site: str, place: int) -> Iterable[Lie]:
         "receipts of wrong types": {"receipts": _receipt(seq="5")},
         "receipts of lists": {"receipts": _receipt(seq=5, heads=[], prev={})},
     }
-    made = [Lie(f"{base.task}: {name}", (replace(base, body=content),)) for name, content in bodies.items()]
-    return made + [Lie(f"{base.task}: {name}", (replace(base, **parts),)) for name, parts in heads.items()]
+    made = [_asking(f"{base.task}: {name}", base, body=content) for name, content in bodies.items()]
+    return made + [_asking(f"{base.task}: {name}", base, **parts) for name, parts in heads.items()]
 
 
 def bodies_of_none(body: bytes) -> dict[str, bytes]:
