@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -108,7 +108,7 @@ def every_task(honest: HonestRun, site: str, place: int) -> Iterator[Lie]:
                 yield _asking(named, base, task=task, round=number, body=body, nonce=_OTHER_NONCE)
 
 
-@cache
+@lru_cache(maxsize=4)
 def _everything_numbered(honest: HonestRun, site: str, *, steps: int) -> dict[str, bytes]:
     """Bodies with everything that the honest requests hold, under every step and phase, by their names."""
     everything = _everything(honest, site).items()
