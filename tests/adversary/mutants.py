@@ -635,7 +635,7 @@ MUTANTS = (
     Mutant(
         "checked totals: pads",
         "crypto/sums/checked.py",
-        'return int(stream(_key(root, b"pad" + site.encode()), 1)[0])',
+        'return int.from_bytes(encryptor.update(bytes(8)), "little") % P61',
         "return 0",
         COUNTING, "three_times",
     ),
