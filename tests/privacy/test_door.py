@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.contracts import ANY_STEP
 from tests.support.ledgers import Written, open_ledger
 
+from kohort.privacy.contract import Step
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import DP, Aggregate, Domain, Encrypted, Guarantee, KAnonymous, Public, Raw, SecureSum
 from kohort.privacy.ledger.ledger import LedgerContext
@@ -125,6 +127,55 @@ def test_together_and_one_by_one_write_the_same_lines() -> None:
     assert together.ledger.lines == alone.ledger.lines
     assert together.ledger.fingerprint() == alone.ledger.fingerprint()
     assert together.ledger.disclosures() == alone.ledger.disclosures()
+
+
+_NOISE = DP(epsilon=0.4, delta=0.0)
+_UPDATE = Aggregate(rows=150)
+
+
+@pytest.mark.parametrize(
+    ("policies", "claims", "rows", "held", "reason"),
+    [
+        ([Policy(), Policy(min_rows=160)], [_UPDATE] * 2, [150, 150], [200, 200], "min_rows 160"),
+        ([Policy()] * 2, [_UPDATE, replace(SUM, sites=2)], [150, 150], [200, 200], "a secure sum over 2 sites"),
+        ([Policy()] * 2, [Public(what="x")] * 2, [150, 201], [200, 200], "speaks of 201 rows"),
+        ([Policy()] * 2, [_UPDATE] * 2, [150, 150], [200, 149], "the site holds 149"),
+        ([Policy(epsilon=0.5)] * 2, [_NOISE] * 2, [150, 150], [200, 200], "which exceeds the policy"),
+    ],
+    ids=["policy", "claim", "rows", "rows-held", "budget"],
+)
+def test_neighbours_that_differ_in_one_thing_are_each_judged(
+    policies: list[Policy], claims: list[Guarantee], rows: list[int], held: list[int], reason: str
+) -> None:
+    written = in_memory(Policy(), ("a", "b"))
+    for site, policy, count in zip(written.sites, policies, held, strict=True):
+        site.policy, site.count = policy, count
+    written.sites[1].chain.budget.charge(DP(epsilon=0.3, delta=0.0), to="hub", what="earlier", round=0)
+    first, second = pass_both(written, ANY_STEP, claims, rows)
+    assert first is None
+    assert second is not None
+    assert reason in second.reason
+
+
+def test_neighbours_with_rules_of_their_own_are_each_judged() -> None:
+    stricter = (("b", (SUM,)),)
+    step = Step(task="train", says="x", claims=(Aggregate(rows=0),), per_site=stricter)
+    first, second = pass_both(in_memory(Policy(), ("a", "b")), step, [_UPDATE, _UPDATE], [150, 150])
+    assert first is None
+    assert second is not None
+    assert "weaker than what the plan" in second.reason
+
+
+def pass_both(written: Written, step: Step, claims: list[Guarantee], rows: list[int]) -> list[Refusal | None]:
+    return door(
+        written.sites,
+        [b"one", b"two"],
+        ledger=written.ledger,
+        ledger_context=TRAIN,
+        step=step,
+        guarantees=claims,
+        rows=rows,
+    )
 
 
 @pytest.mark.parametrize("rows", [-1, 201, 10**12])

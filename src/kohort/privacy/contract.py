@@ -258,8 +258,9 @@ def _require(places: Sequence[Place], tasks: Sequence[str]) -> None:
     """Refuse what comes before its requirements: tasks that were not answered, or whose answer was refused."""
     for task in tasks:
         which = step_key(task, 0, 0)
-        if not all(which in place.answered for place in places):
-            raise RefusedError(f"{task!r} must be answered first")
+        for place in places:
+            if which not in place.answered:
+                raise RefusedError(f"{task!r} must be answered first")
 
 
 def note(places: Iterable[Place], step: Step, position: Position, asked: Asked) -> None:

@@ -82,12 +82,19 @@ def door(
     """
     refusals: list[str | None] = []
     disagreed = [_no_consent(refused) for refused in unasked] or [None] * len(sites)
+    judged: tuple[object, ...] | None = None
+    objection: str | None = None
     for site, payload, guarantee, count, refused in zip(sites, payloads, guarantees, rows, disagreed, strict=True):
         # The same bytes for the same request (a resumed run) may leave again: their privacy cost is already charged.
         if isinstance(guarantee, DP) and ledger.has_answered(site.chain, ledger_context, payload):
             refusals.append(None)
             continue
-        reason = refused or _objection(site, guarantee, count, ledger_context, step, metrics)
+        # All that an objection to one request depends on. Of simulated sites, many in a row have the same; what noise
+        # costs depends on each site's own budget.
+        case = (count, site.count, guarantee, site.policy, site.name if step.per_site else "")
+        if case != judged or isinstance(guarantee, DP):
+            judged, objection = case, _objection(site, guarantee, count, ledger_context, step, metrics)
+        reason = refused or objection
         if reason is None and isinstance(guarantee, DP):
             where = ledger_context
             site.chain.budget.charge(guarantee, to=where.to, what=where.what, round=where.round)
@@ -100,6 +107,8 @@ def door(
         payloads=payloads,
         refusals=refusals,
     )
+    if refusals.count(None) == len(refusals):
+        return [None] * len(refusals)
     return [
         None if reason is None else Refusal(site.name, reason) for site, reason in zip(sites, refusals, strict=True)
     ]

@@ -103,7 +103,7 @@ class Policy:
         Returns:
             None when the release may leave, otherwise the reason why not (columns and counts only, never a cell).
         """
-        if not self.answers(task):
+        if not _answers(self.tasks, task):
             return f"the policy does not answer the task {task!r}"
         if isinstance(guarantee, DP):  # depends on what was spent before, so it is never cached
             return self._judge_dp(guarantee, total, paid)

@@ -17,6 +17,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -30,8 +31,7 @@ __all__ = ["ReleaseAccount", "Unit", "units_of"]
 _DIGEST = 12
 
 
-@dataclass(frozen=True, eq=False)
-class Unit:
+class Unit(NamedTuple):
     """A released row: its own text, equal for the same row in another release, and that of the person it is about."""
 
     row: str
@@ -65,16 +65,17 @@ class ReleaseAccount:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._past: list[_Past] = []
-        self._key = os.urandom(32)
+        key = os.urandom(32)
+        self._keyed = _keyed(key)
         if path is None:
             return
         if not path.exists():
-            self._append({"key": self._key.hex()})
+            self._append({"key": key.hex()})
             return
         with disk_errors(path):
             lines = path.read_bytes().splitlines()
         try:
-            self._key = bytes.fromhex(json.loads(lines[0])["key"])
+            self._keyed = _keyed(bytes.fromhex(json.loads(lines[0])["key"]))
             for line in lines[1:]:
                 read = json.loads(line)
                 self._past.append(_Past.of(read["name"], read["classes"]))
@@ -125,7 +126,9 @@ class ReleaseAccount:
         return tuple(past.name for past in self._past if digest in past.persons)
 
     def _digest(self, what: str, text: str) -> str:
-        return hashlib.blake2b(f"{what}:{text}".encode(), key=self._key, digest_size=_DIGEST).hexdigest()
+        state = self._keyed.copy()  # a copy takes less time than a new state, and a release needs two per row
+        state.update(f"{what}:{text}".encode())
+        return state.hexdigest()
 
     def _append(self, line: dict[str, object]) -> None:
         if self._path is None:
@@ -135,6 +138,11 @@ class ReleaseAccount:
             with os.fdopen(handle, "wb", buffering=0) as file:
                 write_whole(file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
                 os.fsync(file.fileno())
+
+
+def _keyed(key: bytes) -> hashlib.blake2b:
+    """The state that every digest begins with."""
+    return hashlib.blake2b(key=key, digest_size=_DIGEST)
 
 
 def _crossing(past: _Past, new: _Past, listed: Sequence[Sequence[tuple[str, str]]]) -> int:
@@ -163,8 +171,8 @@ def units_of(frame: pl.DataFrame, person: str | None) -> list[Unit]:
     seen: dict[str, int] = {}
     rows = []
     for text in texts:
-        seen[text] = seen.get(text, 0) + 1
-        rows.append(f"{seen[text]}:{text}")
+        seen[text] = number = seen.get(text, 0) + 1
+        rows.append(f"{number}:{text}")
     if person is None:
         return [Unit(row, row) for row in rows]
     return [Unit(row, str(who)) for row, who in zip(rows, frame[person].to_list(), strict=True)]

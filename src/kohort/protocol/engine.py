@@ -274,7 +274,7 @@ class LocalEngine:
             return self._consult(ask)
         absent = absent_sites(self.faults, ask.to, self.streams, task=ask.task.name, round_number=ask.round)
         excluded = [Excluded(site, kind, f"no answer before the deadline ({kind})") for site, kind in absent.items()]
-        asked = tuple(self.sites[name] for name in ask.to if name not in absent)
+        asked = tuple([self.sites[name] for name in ask.to if name not in absent])
         if ask.take is None:
             kept, body, slowest, most = self._collect(asked, ask, "", excluded)
         else:
@@ -377,7 +377,7 @@ class LocalEngine:
         self.inputs.take(request)
         answers = answer(sites, request, many=self.many)
         most = self._count(sites, request, answers)
-        chains = tuple(site.chain for site in answers.sites)
+        chains = tuple([site.chain for site in answers.sites])
         if answers.refusals:
             refused = {refusal.site for refusal in answers.refusals}
             chains += tuple([site.chain for site in sites if site.name in refused])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, ClassVar
 
 import numpy as np
@@ -131,6 +131,9 @@ class _Group:
     guarantees: tuple[Aggregate, ...]
 
 
+_training_rows = attrgetter("training_rows")
+
+
 def _rows_of(site: Site) -> Rows:
     """The rows the site may train on. Only a task of the method sets them, whatever the hub asks first."""
     rows = site.training_rows
@@ -142,11 +145,12 @@ def _rows_of(site: Site) -> Rows:
 def _group_of(sites: Sequence[Site]) -> _Group:
     """The stacked rows of these sites; cached while the same sites train on the same rows."""
     first = sites[0].state(TrainingState)
-    rows = [_rows_of(site) for site in sites]
     known = first.group
-    if known is not None and len(known.rows) == len(rows) and all(map(is_, known.rows, rows)):
+    if known is not None and len(known.rows) == len(sites) and all(map(is_, known.rows, map(_training_rows, sites))):
         return known
+    rows = [_rows_of(site) for site in sites]
     counts = tuple([part.count for part in rows])
+    claims = {count: Aggregate(rows=count) for count in counts}
     first.group = _Group(
         rows=rows,
         stacked=stack(rows),
@@ -154,7 +158,7 @@ def _group_of(sites: Sequence[Site]) -> _Group:
         training=sites[0].plan.train.training(),
         counts=counts,
         reported_counts=np.asarray(counts, dtype=np.int64),
-        guarantees=tuple([site.aggregate(count) for site, count in zip(sites, counts, strict=True)]),
+        guarantees=tuple([claims[count] for count in counts]),
     )
     return first.group
 

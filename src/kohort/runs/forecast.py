@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from math import sqrt
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -200,7 +200,9 @@ def forecast(plan: Plan, *, seed: int = 0, tables: dict[str, pl.DataFrame] | Non
         raise ConfigError("rows arrive over time in this plan", hint="Forecast without sites.arrive")
     whole = _without_test(populate(plan, Streams.seeded(seed), tables=tables))
     sent = _count(plan, whole, seed)
-    compared = [_compare(plan, whole, seed + repeat) for repeat in range(REPEATS)]
+    plans = _plans_of(plan, whole)
+    rare = _rare(plan, whole)
+    compared = [_compare(plans, whole, rare, seed + repeat) for repeat in range(REPEATS)]
     return _summed_up(plan, whole, sent, compared)
 
 
@@ -244,22 +246,29 @@ def _counted_here(plan: Plan, **keys: Any) -> Plan:
     return _with_gate(plan, **keys, count="local" if _gate_of(plan).count == "local" else "global")
 
 
-def _compare(plan: Plan, whole: Population, seed: int) -> _Compared:
+class _Plans(NamedTuple):
+    """What is run in every repetition."""
+
+    gated: Plan
+    averaging: Plan
+
+
+def _plans_of(plan: Plan, whole: Population) -> _Plans:
+    """The plan for fewer rows, and one whose gate lets no row pass."""
+    closed = {"rule": "k-anonymity", "k": whole.frame.height + 1, "l": None, "t": None, "per_site": {}}
+    return _Plans(_counted_here(plan, **_reduced(_gate_of(plan))), _with_gate(plan, **closed, count="local"))
+
+
+def _compare(plans: _Plans, whole: Population, rare: Mask, seed: int) -> _Compared:
     part, aside, places = _held_out(whole, seed)
-    gate = _gate_of(plan)
-    rows = _reduced(gate)
     place = _Fixed(population=part)
-    shared = run(_counted_here(plan, **rows), seed=seed, backend=place)
-    averaged = run(
-        _with_gate(plan, rule="k-anonymity", k=whole.frame.height + 1, l=None, t=None, count="local", per_site={}),
-        seed=seed,
-        backend=place,
-    )
+    shared = run(plans.gated, seed=seed, backend=place)
+    averaged = run(plans.averaging, seed=seed, backend=place)
     known = aside.filter(pl.Series(usable := _predictable(averaged.model, aside)))
     return _Compared(
         partial=_scores(shared.model, known),
         averaging=_scores(averaged.model, known),
-        rare=_rare(plan, whole)[places][usable],
+        rare=rare[places][usable],
         seconds={"averaging": averaged.seconds["slowest_site"], "gate": place.until_shared[0]},
         is_classifier=averaged.model.encoder.classes is not None,
     )

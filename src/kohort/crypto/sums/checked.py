@@ -140,7 +140,9 @@ def _weighted(root: bytes, vector: Integers) -> int:
 
 
 def _pad(root: bytes, site: str) -> int:
-    return int(stream(_key(root, b"pad" + site.encode()), 1)[0])
+    """The first number of the site's stream, without arrays: every site needs the pads of all of them."""
+    encryptor = Cipher(algorithms.AES256(_key(root, b"pad" + site.encode())), _COUNTER).encryptor()
+    return int.from_bytes(encryptor.update(bytes(8)), "little") % P61
 
 
 def _key(root: bytes, purpose: bytes) -> bytes:

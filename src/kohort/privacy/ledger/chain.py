@@ -86,9 +86,9 @@ class Chain:
         data = body.encode()
         state = _UNKEYED.copy()
         state.update(data)
-        self.head = state.hexdigest()
+        self.head = head = state.hexdigest()
         self.length += 1
-        return data + f',"hash":"{self.head}"}}\n'.encode()
+        return b'%b,"hash":"%b"}\n' % (data, head.encode())
 
 
 def heads_digest(chains: Sequence[Chain]) -> str:

@@ -82,11 +82,22 @@ def _once(ledger_context: LedgerContext) -> str:
 class _Tally:
     """Running totals of one (recipient, task, kind of guarantee)."""
 
+    __slots__ = ("releases", "rows_by_site", "size", "weakest")
+
     def __init__(self, guarantee: Guarantee) -> None:
         self.weakest = guarantee
         self.releases = 0
         self.size = 0
         self.rows_by_site: dict[str, int] = {}
+
+    def add(self, site: str, guarantee: Guarantee, rows: int, size: int) -> None:
+        """Count a release."""
+        if guarantee.strength < self.weakest.strength:
+            self.weakest = guarantee
+        self.releases += 1
+        self.size += size
+        if rows > self.rows_by_site.get(site, -1):
+            self.rows_by_site[site] = rows
 
 
 class Ledger:
@@ -189,7 +200,7 @@ class Ledger:
                 continue
             claim = parse_guarantee(line["guarantee"])
             self._answered[site, event, ledger_context.request] = line["digest"]
-            self._count(site, ledger_context, claim, line["rows"], line["size"])
+            self._tally_of(ledger_context, claim).add(site, claim, line["rows"], line["size"])
             if isinstance(claim, DP):
                 chain.budget.charge(claim, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round)
 
@@ -242,6 +253,7 @@ class Ledger:
             ResourceError: The lines could not be written.
         """
         fields = self._common("release", ledger_context)
+        tallies: dict[str, _Tally] = {}  # of this request, by kind of guarantee
         try:
             for chain, guarantee, count, payload, reason in zip(
                 chains, guarantees, rows, payloads, refusals, strict=True
@@ -249,8 +261,11 @@ class Ledger:
                 if reason is not None:
                     self._refuse(chain, ledger_context, guarantee, reason)
                 elif not self._answered or not self.has_answered(chain, ledger_context, payload):
+                    tally = tallies.get(guarantee.kind)
+                    if tally is None:
+                        tally = tallies[guarantee.kind] = self._tally_of(ledger_context, guarantee)
                     size = len(payload)
-                    self._count(chain.site, ledger_context, guarantee, count, size)
+                    tally.add(chain.site, guarantee, count, size)
                     line = chain.next_line(
                         f'{fields},"guarantee":{guarantee.text},"rows":{count},"size":{size},'
                         f'"digest":"{chain.digest(payload)}"'
@@ -397,14 +412,10 @@ class Ledger:
                 if self._durable:
                     os.fsync(self._file.fileno())
 
-    def _count(self, site: str, ledger_context: LedgerContext, guarantee: Guarantee, rows: int, size: int) -> None:
-        """Add a release to the totals of its recipient, task and kind."""
+    def _tally_of(self, ledger_context: LedgerContext, guarantee: Guarantee) -> _Tally:
+        """The totals that a release belongs to: of its recipient, task and kind of guarantee."""
         place = (ledger_context.to, ledger_context.what, guarantee.kind)
         tally = self._tallies.get(place)
         if tally is None:
             tally = self._tallies[place] = _Tally(guarantee)
-        elif guarantee.strength < tally.weakest.strength:
-            tally.weakest = guarantee
-        tally.releases += 1
-        tally.rows_by_site[site] = max(tally.rows_by_site.get(site, 0), rows)
-        tally.size += size
+        return tally

@@ -76,13 +76,14 @@ class Receipts:
         if ledger_context.request in self._issued:
             return self._issued[ledger_context.request]
         chains = sorted(chains, key=_site)  # the verifier knows no other order
+        seen = self._seen
         for chain in chains:
-            if chain.length < self._seen.get(chain.site, 0):
+            if chain.length < seen.get(chain.site, 0):
                 raise IntegrityError(
                     f"the ledger of site {chain.site!r} is shorter than at its last receipt",
                     hint="Its file was replaced or cut: restore it from a backup",
                 )
-            self._seen[chain.site] = chain.length
+            seen[chain.site] = chain.length
         heads, site_signature = ledger.sign_heads(chains)
         statement = f"[{quoted(self.head)},{quoted(ledger_context.request)},{quoted(heads)}]"
         hub_signature = self._signer.sign(statement.encode(), purpose=Purpose.RECEIPT)
