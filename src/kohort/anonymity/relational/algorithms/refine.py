@@ -31,7 +31,7 @@ from kohort.anonymity.relational.algorithms.mondrian import cut_classes
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-__all__ = ["few_pairs", "group_classes", "leave_out", "loss_of", "refine", "too_many_pairs"]
+__all__ = ["few_pairs", "group_classes", "leave_out", "loss_of", "passes", "refine", "too_many_pairs"]
 
 PASSES = 2
 # Rows times classes that may be compared; a larger table is refined in fewer passes, or not at all.
@@ -57,9 +57,8 @@ PAIRS_OVERSPENT = 12_000_000
 LEAST = 1e-9
 
 
-def too_many_pairs(problem: Problem, partition: Partition) -> tuple[str, ...]:
+def too_many_pairs(rows: int, classes: int) -> tuple[str, ...]:
     """A note that `refine` leaves the classes as they are, for a table on which it would take too long."""
-    rows, classes = problem.table.rows, partition.count
     if rows * classes <= PAIRS:
         return ()
     return (f"rows were not moved between classes to lower the loss: {rows:,} rows x {classes:,} classes is too many",)
@@ -90,7 +89,7 @@ def refine(
     Returns:
         Classes that meet the rule and lose no more; the same ones where there are too many rows and classes.
     """
-    if _passes(problem, partition.count) < 1:
+    if passes(problem, partition.count) < 1:
         return partition
     search = _Search.of(problem, partition, steps, left=left, cuts=cuts)
     search.improve()
@@ -115,10 +114,17 @@ def group_classes(problem: Problem, steps: Sequence[HierarchyLevels]) -> Partiti
     return search.partition()
 
 
-def _passes(problem: Problem, classes: int) -> int:
-    """How often every row may be compared with every class."""
+def passes(problem: Problem, classes: int, rows: int | None = None) -> int:
+    """How often `refine` compares every row with every class; 0 where it leaves classes as they are.
+
+    Args:
+        problem: The coded table and the rule.
+        classes: How many classes there are.
+        rows: Rows of the table, where the problem holds only some of them.
+    """
     pairs = PAIRS if problem.requirements is not None else min(PAIRS, PAIRS_OF_SIZES)
-    return min(PASSES, pairs // max(problem.table.rows * classes, 1)) if classes > 1 else 0
+    count = problem.table.rows if rows is None else rows
+    return min(PASSES, pairs // max(count * classes, 1)) if classes > 1 else 0
 
 
 def loss_of(problem: Problem, partition: Partition, steps: Steps | None) -> float:
@@ -210,11 +216,11 @@ class _Search:
         from kohort.anonymity.compiled import first_call
         from kohort.anonymity.relational.algorithms.refine_kernel import move_rows
 
-        passes = _passes(self.problem, self.count)
-        if passes < 1:
+        times = passes(self.problem, self.count)
+        if times < 1:
             return False
         with first_call(move_rows):
-            move_rows(*self.arguments, passes)
+            move_rows(*self.arguments, times)
         self.relabel(self.labels)
         return True
 
@@ -262,7 +268,7 @@ class _Search:
     @property
     def opens(self) -> bool:
         """Whether classes can be opened from rows of several: by labels, on a table that is not too large."""
-        return bool(self.steps) and _passes(self.problem, self.count) > 0 and not too_large(self.problem)
+        return bool(self.steps) and passes(self.problem, self.count) > 0 and not too_large(self.problem)
 
     def open(self, price: float, room: int) -> int:
         """Open classes from rows of several, and from rows that are left out, at `price` each; the number opened.
