@@ -367,7 +367,7 @@ def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, chang
     return found
 
 
-_SMALLER = "Give fewer rows or columns, or more memory; check and gate read Parquet in parts"
+_SMALLER = "Give fewer rows or columns, or more memory; check, gate and anonymize read large Parquet files in parts"
 
 
 def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:

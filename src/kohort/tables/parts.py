@@ -47,13 +47,13 @@ LOOKED_AT: Final = 64
 """Rows, for each range of a file to be sorted, that its limits are chosen from."""
 
 
-def is_large(source: str, out: Path, least: int = LARGE) -> bool:
+def is_large(source: str, out: Path, least: int | None = None) -> bool:
     """Whether a table is to be read in parts: from Parquet to Parquet, and large.
 
     Args:
         source: Where the table is.
         out: Where it goes.
-        least: Bytes of cells above which it is large.
+        least: Bytes of cells above which it is large; `LARGE` when None.
 
     Returns:
         False also where the source is no file.
@@ -63,11 +63,12 @@ def is_large(source: str, out: Path, least: int = LARGE) -> bool:
     """
     if not is_parquet(source) or out.suffix.lower() != ".parquet":
         return False
-    if Path(source).stat().st_size * MOST_PACKED < least:
+    most = LARGE if least is None else least
+    if Path(source).stat().st_size * MOST_PACKED < most:
         return False
     table = scan_parquet(source)
     with readable(source):
-        return cell_bytes(table.collect_schema(), row_count(table)) > least
+        return cell_bytes(table.collect_schema(), row_count(table)) > most
 
 
 def row_count(table: pl.LazyFrame) -> int:

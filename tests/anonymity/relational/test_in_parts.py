@@ -16,9 +16,7 @@ from kohort.anonymity.relational import alike, in_parts, makers
 from kohort.anonymity.relational.algorithms import refine
 from kohort.anonymity.relational.anonymise import anonymise
 from kohort.anonymity.relational.in_parts import anonymise_in_parts
-from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError, ResourceError
 from kohort.tables import parts
-from kohort.tables.frames import in_value_order
 from kohort.tables.scanning import scan_parquet
 
 QUASI = ("age", "place", "sex", "weight", "minor")
