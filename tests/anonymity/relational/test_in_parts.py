@@ -77,7 +77,7 @@ def table(seed: int, rows: int = 260) -> pl.DataFrame:
             "age": drawn(list(range(18, 80))).cast(pl.Int16),
             "place": drawn([f"{place:03d}" for place in range(90)]),
             "sex": drawn(["f", "m"], lacking=0.0),
-            "weight": drawn([50.5, 61.25, 70.0, 88.125, 93.5, 0.0, -3.5]),
+            "weight": drawn([50.5, 61.25, 70.0, 88.125, 93.5, 0.0, -0.0, -3.5]),
             "minor": drawn([True, False]),
             "born": drawn(days).cast(pl.Date),
             "illness": pl.Series(random.choice(["flu", "cold", "cough"], rows)),

@@ -154,7 +154,9 @@ def classes_of_alike(
     """
     large = alike.sizes >= rule.k
     left = int(alike.sizes[~large].sum())
-    if left == rows.rows or 0 < left < rule.k:
+    count = int(large.sum())
+    # At most so many classes come of the rows that are left, and rows are moved sooner where classes are fewer.
+    if left == rows.rows or 0 < left < rule.k or _moved(rows, count + left // rule.k, algorithm):
         return None
     names = alike.quasi.columns
     coded = code_table(alike.quasi, names, counts=alike.sizes)
@@ -164,8 +166,7 @@ def classes_of_alike(
     shares = tuple(float(weights.get(name, 1.0)) for name in names) if weights else ()
     problem = _held_problem(coded, of_row[held], rule, shares, max_set)
     others = cluster(problem, jobs=jobs) if len(held) else Partition(held, np.zeros(1, np.int64))
-    count = int(large.sum())
-    if algorithm == "auto" and passes(problem, count + others.count, rows.rows) > 0:
+    if _moved(rows, count + others.count, algorithm):
         return None
     notes: tuple[str, ...] = ()
     unmoved = too_many_pairs(rows.rows, count + others.count)
@@ -191,6 +192,11 @@ def classes_of_alike(
         )
 
     return RowClasses(labels=labels, cells=cells, make_kinds=kinds, algorithm="exact-cluster", notes=notes)
+
+
+def _moved(rows: PartedTable, classes: int, algorithm: str) -> bool:
+    """Whether rows would be moved between so many classes."""
+    return algorithm == "auto" and passes(rows.rows, classes, sizes_alone=True) > 0
 
 
 def _held_problem(

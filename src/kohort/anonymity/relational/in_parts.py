@@ -56,6 +56,8 @@ __all__ = ["AnonymisedFile", "anonymise_in_parts", "can_be_in_parts"]
 
 BYTES_A_ROW = 40
 """Bytes that makers take for each row at least, beside its codes: its place, its class, and room to sort."""
+BYTES_UNHELD = 12
+"""Bytes for each row that is not held: its combination and its class."""
 HELD = "Give fewer rows, or more memory; --k alone, without --l, --t, --person and --suppression, takes least"
 
 
@@ -297,6 +299,7 @@ def _by_combinations(rows: PartedTable, roles: _Roles, asked: _Asked, rule: Rule
     )
     if not fits or lists or rows.rows < rule.k:
         return None
+    require_memory(rows.rows * BYTES_UNHELD, "what is held of the table", hint="Give fewer rows, or more memory")
     used = list(dict.fromkeys((*roles.quasi, *([] if roles.about is None else [roles.about]))))
     alike = count_alike(rows.parts(used), roles.quasi, roles.about)
     if alike is None:

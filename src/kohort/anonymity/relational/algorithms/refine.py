@@ -89,7 +89,7 @@ def refine(
     Returns:
         Classes that meet the rule and lose no more; the same ones where there are too many rows and classes.
     """
-    if passes(problem, partition.count) < 1:
+    if _passes(problem, partition.count) < 1:
         return partition
     search = _Search.of(problem, partition, steps, left=left, cuts=cuts)
     search.improve()
@@ -114,17 +114,20 @@ def group_classes(problem: Problem, steps: Sequence[HierarchyLevels]) -> Partiti
     return search.partition()
 
 
-def passes(problem: Problem, classes: int, rows: int | None = None) -> int:
+def passes(rows: int, classes: int, *, sizes_alone: bool) -> int:
     """How often `refine` compares every row with every class; 0 where it leaves classes as they are.
 
     Args:
-        problem: The coded table and the rule.
+        rows: Rows of the table.
         classes: How many classes there are.
-        rows: Rows of the table, where the problem holds only some of them.
+        sizes_alone: Whether the rule asks for k rows alone.
     """
-    pairs = PAIRS if problem.requirements is not None else min(PAIRS, PAIRS_OF_SIZES)
-    count = problem.table.rows if rows is None else rows
-    return min(PASSES, pairs // max(count * classes, 1)) if classes > 1 else 0
+    pairs = min(PAIRS, PAIRS_OF_SIZES) if sizes_alone else PAIRS
+    return min(PASSES, pairs // max(rows * classes, 1)) if classes > 1 else 0
+
+
+def _passes(problem: Problem, classes: int) -> int:
+    return passes(problem.table.rows, classes, sizes_alone=problem.requirements is None)
 
 
 def loss_of(problem: Problem, partition: Partition, steps: Steps | None) -> float:
@@ -216,7 +219,7 @@ class _Search:
         from kohort.anonymity.compiled import first_call
         from kohort.anonymity.relational.algorithms.refine_kernel import move_rows
 
-        times = passes(self.problem, self.count)
+        times = _passes(self.problem, self.count)
         if times < 1:
             return False
         with first_call(move_rows):
@@ -268,7 +271,7 @@ class _Search:
     @property
     def opens(self) -> bool:
         """Whether classes can be opened from rows of several: by labels, on a table that is not too large."""
-        return bool(self.steps) and passes(self.problem, self.count) > 0 and not too_large(self.problem)
+        return bool(self.steps) and _passes(self.problem, self.count) > 0 and not too_large(self.problem)
 
     def open(self, price: float, room: int) -> int:
         """Open classes from rows of several, and from rows that are left out, at `price` each; the number opened.
