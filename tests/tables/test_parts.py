@@ -73,6 +73,15 @@ def test_an_order_is_found_in_parts_as_at_once(tmp_path: Path, values: list[obje
     assert order_tells_in_parts(lazy, ["other", "a"]) == order_tells(frame, ["other", "a"], None)
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_parts_that_are_sorted_by_themselves_are_no_order(tmp_path: Path, step: int) -> None:
+    rows = part_rows(pl.LazyFrame({"a": range(200)}), 200)
+    frame = pl.DataFrame({"a": [*range(rows)[::step], *range(200 - rows)[::step]]})
+    frame.write_parquet(tmp_path / "in.parquet")
+    assert not order_tells(frame, ["a"], None)
+    assert not order_tells_in_parts(pl.scan_parquet(tmp_path / "in.parquet"), ["a"])
+
+
 def test_parts_are_the_rows_in_their_order(tmp_path: Path) -> None:
     frame = table(0)
     frame.write_parquet(tmp_path / "in.parquet")
