@@ -1,6 +1,7 @@
 """Large tables: processor seconds and peak memory of whole commands, and how costs grow.
 
-`python -m bench scale` measures `kohort check` on ten million rows against its limits. `python -m bench.scale` makes
+`python -m bench scale` measures `kohort check` on ten million rows against its limits, and the memory of `kohort
+anonymize`, which reads them in parts. `python -m bench.scale` makes
 the table of docs/scale.md: costs at several sizes, and the exponent between the two largest. Both count processor
 seconds (user and system), which other work on the machine changes less than the time on a clock.
 """
@@ -26,10 +27,12 @@ __all__ = ["NAME", "SUMMARY", "measure"]
 NAME = "scale"
 SUMMARY = (
     "`kohort check` on 10M rows of 8 columns in a Parquet file: drawn from Adult, and of six random numbers and two "
-    "texts, where nearly every row is unique. Processor seconds and peak memory of the whole process."
+    "texts, where nearly every row is unique. Processor seconds and peak memory of the whole process. Peak memory of "
+    "`kohort anonymize` with k = 10 on the rows drawn from Adult."
 )
 QUASI = "age,workclass,education,marital_status,occupation,race,sex"
 TEN_MILLION = 10_000_000
+ANONYMIZE_GB = 0.6
 PIECE = 1_000_000
 
 _PROGRAM = r"""
@@ -76,6 +79,11 @@ def measure() -> list[Row]:
             setting = f"kohort check, 10M rows, {name}"
             rows.append(Row.within(setting, ours=cost.seconds, peer="limit", theirs=limits.seconds, unit="s"))
             rows.append(Row.within(setting, ours=cost.memory, peer="limit", theirs=limits.memory, unit="GB"))
+            if make is adult_rows:
+                out = ("--k", "10", "--out", str(Path(folder) / "released.parquet"), "--json")
+                memory = command_cost("anonymize", str(path), *roles, *out).memory
+                setting = f"kohort anonymize in parts, k = 10, 10M rows, {name}"
+                rows.append(Row.within(setting, ours=memory, peer="limit", theirs=ANONYMIZE_GB, unit="GB"))
     return rows
 
 

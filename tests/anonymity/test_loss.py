@@ -15,6 +15,7 @@ from kohort.anonymity.loss import (
     discernibility,
     entropy_loss,
     ncp,
+    ncp_and_entropy,
     ncp_by_column,
     theils_u,
 )
@@ -215,3 +216,27 @@ def test_corrected_entropy_loss_is_a_share_and_sees_no_information_in_noise() ->
     told = pl.DataFrame({"x": [0, 1] * 200, "y": [0, 1] * 200})
     assert theils_u(told, of="y", given="x", corrected=True) > 0.99
     assert entropy_loss(told, told.with_columns(x=pl.lit("*")), quasi=["x"], target="y", corrected=True) == 1.0
+
+
+@given(ROWS, st.data())
+def test_rows_that_are_alike_may_be_given_once_with_their_count(rows, data):
+    """Values, classes and suppressed cells of each row; the first column is the target too."""
+    counts = np.array(data.draw(st.lists(st.integers(1, 5), min_size=len(rows), max_size=len(rows))))
+    left = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
+    before = pl.DataFrame(
+        {"n": [row[0] for row in rows], "c": [row[1] for row in rows], "y": [str(row[0]) for row in rows]},
+        schema={"n": pl.Int64, "c": pl.String, "y": pl.String},
+    )
+    after = before.with_columns(
+        n=pl.Series(["*" if row[3] else f"[{row[2]}, {row[2] + 1}]" for row in rows]),
+        c=pl.Series(["*" if row[4] else row[1] if row[2] else None for row in rows], dtype=pl.String),
+    )
+
+    def losses(each, counted):
+        place = np.repeat(np.arange(len(rows)), each)
+        kept = np.flatnonzero(left[place])
+        return ncp_and_entropy(
+            before[place], after[place][kept], quasi=["n", "c"], target="y", kept=kept, hierarchies={}, counts=counted
+        )
+
+    assert losses(np.ones(len(rows), np.int64), counts) == pytest.approx(losses(counts, None), abs=1e-12)

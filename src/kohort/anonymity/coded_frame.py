@@ -50,6 +50,10 @@ class OrderedClasses:
         """Rows of each class."""
         return np.diff(self.first, append=len(self.order))
 
+    def summed(self, counts: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """Rows of each class, where each row stands for `counts` of them; for one when None."""
+        return self.sizes if counts is None else np.add.reduceat(counts[self.order], self.first)
+
     def reduced(self, function: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
         """A figure of each class, such as the largest of its values, which are in the order of classes."""
         found: NDArray[Any] = function.reduceat(values, self.first)
@@ -58,15 +62,26 @@ class OrderedClasses:
 
 @dataclass(frozen=True, eq=False)
 class CodedFrame:
-    """A table and the codes of its columns, each found when it is first asked for."""
+    """A table and the codes of its columns, each found when it is first asked for.
+
+    Attributes:
+        frame: The table.
+        counts: How many rows each row stands for, where equal ones are given once; None: each is one.
+    """
 
     frame: pl.DataFrame
+    counts: NDArray[np.int64] | None = None
     _codes: dict[str, tuple[Integers, int]] = field(default_factory=dict)
 
     @cached_property
     def height(self) -> int:
-        """Number of rows."""
+        """Number of rows of the frame."""
         return self.frame.height
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that they stand for."""
+        return self.height if self.counts is None else int(self.counts.sum())
 
     def codes(self, name: str, rows: NDArray[np.int64] | None = None) -> Integers:
         """The code of each row, or of some rows in their order, in a column."""

@@ -108,6 +108,7 @@ def ncp_and_entropy(
     target: str | None,
     kept: NDArray[np.int64],
     hierarchies: Mapping[str, Hierarchy],
+    counts: NDArray[np.int64] | None = None,
 ) -> tuple[float, float | None]:
     """`ncp`, and the corrected `entropy_loss` of the kept rows, every column coded once for both.
 
@@ -118,6 +119,8 @@ def ncp_and_entropy(
         target: The column that associations are with; None: no entropy loss.
         kept: Row number in `before` of each row of `after`.
         hierarchies: Hierarchies of the columns that were released as taxonomy labels.
+        counts: How many rows each row of `before` stands for, where rows that are alike in `before` and in `after` are
+            given once; None: each is one.
 
     Returns:
         Both losses; None for the second without a target.
@@ -126,7 +129,7 @@ def ncp_and_entropy(
         ConfigError: No quasi-identifier is named, or the hierarchy of a label is not given.
         DataError: A column is absent, or `kept` does not match the tables.
     """
-    source, released = CodedFrame(before), CodedFrame(after)
+    source, released = CodedFrame(before, counts), CodedFrame(after, None if counts is None else counts[kept])
     names = require_columns(before, quasi)
     require_columns(after, names)
     rows = _kept_rows(before.height, after.height, kept)
@@ -142,7 +145,7 @@ def _ncp(
     rows: Rows,
     hierarchies: Mapping[str, Hierarchy],
 ) -> dict[str, float]:
-    height, missing = source.height, source.height - released.height
+    height, missing = source.rows, source.rows - released.rows
     if not released.height:
         return dict.fromkeys(names, 1.0)
     classes = released.classes(names)
@@ -164,24 +167,33 @@ def theils_u(frame: Any, *, of: str, given: str, corrected: bool = False) -> flo
     table = as_frame(frame)
     require_columns(table, [of, given])
     coded = CodedFrame(table)
-    return _theils_u(coded.codes(of), coded.codes(given), corrected=corrected)
+    return _theils_u(coded.codes(of), coded.codes(given), None, corrected=corrected)
 
 
-def _theils_u(of: Integers, given: Integers, *, corrected: bool) -> float:
+def _theils_u(of: Integers, given: Integers, each: NDArray[np.int64] | None, *, corrected: bool) -> float:
+    """`theils_u` of two columns' codes; `each` says how many rows each row stands for, None: one."""
     values, targets = int(given.max(initial=0)) + 1, int(of.max(initial=0)) + 1
     joint = given.astype(np.int64) * targets + of
     if values * targets <= 4 * len(of):
-        table = np.bincount(joint, minlength=values * targets).reshape(values, targets)
+        table = np.bincount(joint, each, minlength=values * targets).reshape(values, targets)
         counts, of_counts, given_counts = table.ravel(), table.sum(axis=0), table.sum(axis=1)
     else:
-        counts, of_counts, given_counts = np.unique(joint, return_counts=True)[1], np.bincount(of), np.bincount(given)
+        counts, of_counts, given_counts = _counted(joint, each), np.bincount(of, each), np.bincount(given, each)
     whole = _entropy(of_counts)
     if whole == 0.0:
         return 0.0
     information = whole + _entropy(given_counts) - _entropy(counts)
     if corrected:
-        information -= (np.count_nonzero(of_counts) - 1) * (np.count_nonzero(given_counts) - 1) / (2 * len(of))
+        rows = len(of) if each is None else int(each.sum())
+        information -= (np.count_nonzero(of_counts) - 1) * (np.count_nonzero(given_counts) - 1) / (2 * rows)
     return float(min(max(information / whole, 0.0), 1.0))
+
+
+def _counted(numbers: NDArray[np.int64], each: NDArray[np.int64] | None) -> NDArray[Any]:
+    """How often each number occurs."""
+    if each is None:
+        return np.unique(numbers, return_counts=True)[1]
+    return np.bincount(np.unique(numbers, return_inverse=True)[1], each)
 
 
 def association(frame: Any, *, columns: Sequence[str], target: str, corrected: bool = False) -> dict[str, float]:
@@ -195,8 +207,8 @@ def association(frame: Any, *, columns: Sequence[str], target: str, corrected: b
 def _associations(
     table: CodedFrame, names: Sequence[str], target: str, *, rows: Rows, corrected: bool
 ) -> dict[str, float]:
-    of = table.codes(target, rows)
-    return {name: _theils_u(of, table.codes(name, rows), corrected=corrected) for name in names}
+    of, each = table.codes(target, rows), table.counts if rows is None or table.counts is None else table.counts[rows]
+    return {name: _theils_u(of, table.codes(name, rows), each, corrected=corrected) for name in names}
 
 
 def entropy_loss(before: Any, after: Any, *, quasi: Sequence[str], target: str, corrected: bool = False) -> float:
@@ -303,13 +315,13 @@ def _penalty(
     if shown.dtype in TEXTS:
         marks = _marks(released, name, classes.order[classes.first])
     if not marks and not shown.null_count():
-        return float((by_class * classes.sizes).sum())
+        return float((by_class * classes.summed(released.counts)).sum())
     cells = by_class[classes.of_row]
     if marks:
         cells = _with_marks(cells, source, released, name, rows, hierarchies, marks)
     if shown.null_count():
         cells[(shown.is_null() & _taken(whole, rows).is_not_null()).to_numpy()] = 1.0
-    return float(cells.sum())
+    return float(cells.sum() if released.counts is None else (cells * released.counts).sum())
 
 
 def _taken(column: pl.Series, rows: Rows) -> pl.Series:

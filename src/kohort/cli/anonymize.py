@@ -5,12 +5,14 @@ With `--items`, sets of items are generalised too, to (k, k^m)-anonymity.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kohort.cli import anonymize_options as read
+from kohort.cli.anonymize_parts import fits_parts, release_in_parts
 from kohort.cli.common import (
     DropOption,
     ForceOption,
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
 
     from kohort.anonymity.itemsets.kkm import KKmResult
     from kohort.anonymity.relational.anonymise import Anonymised, Report
-    from kohort.tables.prepared import Declared, Prepared
+    from kohort.tables.hierarchy import Hierarchy
+    from kohort.tables.prepared import Declared, Prepared, ScannedRelease
 
 __all__ = ["register"]
 
@@ -201,6 +204,42 @@ def anonymize(
         read.check_relational_options(algorithm, m=m)
     require_new(out, force=force)
     _check_audit(audit, control, force=force)
+    asked: dict[str, Any] = {}
+    if not declared.items:
+        asked = {
+            "quasi": declared.quasi,
+            "sensitive": declared.sensitive,
+            "target": declared.target,
+            "k": k,
+            "l": l,
+            "t": t,
+            "c": c,
+            "l_kind": l_kind,
+            "t_kind": t_kind,
+            "alpha": alpha,
+            "beta": beta,
+            "beta_kind": beta_kind,
+            "delta": disclosure,
+            "risk": risk,
+            "population": read.population_of(population, declared.quasi),
+            "presence": read.presence_of(presence),
+            "rounding": read.column_numbers("--round", rounding),
+            "top": read.column_numbers("--top", top),
+            "bottom": read.column_numbers("--bottom", bottom),
+            "means": names(mean),
+            "algorithm": algorithm,
+            "hierarchies": read.with_own(read.hierarchies(hierarchies), hierarchy, declared.quasi),
+            "levels": read.levels(levels),
+            "keep_exact": exact,
+            "suppression_limit": suppression,
+            "balance": balance,
+            "weights": read.column_numbers("--weight", weight),
+            "max_set": max_set,
+            "missing": missing,
+        }
+        if account is None and audit is None and fits_parts(table, out, declared, asked):
+            _in_parts(table, out, declared, asked, write_hierarchies, keep_order=keep_order, force=force, json=json)
+            return
     prepared = prepare(table, declared)
     frame = prepared.for_release()
     declared = prepared.declared
@@ -231,40 +270,8 @@ def anonymize(
     else:
         from kohort.anonymity.relational.anonymise import anonymise
 
-        made = anonymise(
-            frame,
-            keep=None,  # for_release has judged the columns
-            person=prepared.person,
-            quasi=columns,
-            sensitive=private,
-            target=target,
-            k=k,
-            l=l,
-            t=t,
-            c=c,
-            l_kind=l_kind,  # type: ignore[arg-type] # any other word is refused there
-            t_kind=t_kind,  # type: ignore[arg-type]
-            alpha=alpha,
-            beta=beta,
-            beta_kind=beta_kind,  # type: ignore[arg-type]
-            delta=disclosure,
-            risk=risk,
-            population=read.population_of(population, columns),
-            presence=read.presence_of(presence),
-            rounding=read.column_numbers("--round", rounding),
-            top=read.column_numbers("--top", top),
-            bottom=read.column_numbers("--bottom", bottom),
-            means=names(mean),
-            algorithm=algorithm,
-            hierarchies=read.with_own(read.hierarchies(hierarchies), hierarchy, columns),
-            levels=read.levels(levels),
-            keep_exact=exact,  # type: ignore[arg-type]
-            suppression_limit=suppression,
-            balance=balance,
-            weights=read.column_numbers("--weight", weight),
-            max_set=max_set,
-            missing=missing,  # type: ignore[arg-type]
-        )
+        # for_release has judged the columns
+        made = anonymise(frame, keep=None, person=prepared.person, **asked)
         figures = made.report.to_mapping()
     complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
     if account is not None:
@@ -281,13 +288,47 @@ def anonymize(
         item_separator=declared.reading.separator or ITEM_SEPARATOR,
     )
     if write_hierarchies is not None:
-        _write_hierarchies(made, sets, write_hierarchies, force=force)
+        _write_hierarchies(_hierarchies_of(made, sets), write_hierarchies, force=force)
     found = _attacked(audit, control, declared, made, complete)
+    _tell(prepared, made.report, notes, out, figures=figures, found=found, json=json)
+
+
+def _in_parts(
+    table: str,
+    out: Path,
+    declared: Declared,
+    asked: Mapping[str, Any],
+    hierarchies: Path | None,
+    *,
+    keep_order: bool,
+    force: bool,
+    json: bool,
+) -> None:
+    """Anonymise a table that is too large to be held, and say what was released."""
+    opened, made, notes = release_in_parts(table, out, declared, asked, keep_order=keep_order)
+    if hierarchies is not None:
+        _write_hierarchies(made.hierarchies, hierarchies, force=force)
+    moved = opened.order_tells and not keep_order
+    _tell(opened, made.report, (*notes, *made.report.notes, *((REORDERED,) if moved else ())), out, json=json)
+
+
+def _tell(
+    prepared: Prepared | ScannedRelease,
+    report: Report,
+    notes: tuple[str, ...],
+    out: Path,
+    *,
+    figures: Mapping[str, Any] | None = None,
+    found: Mapping[str, Any] | None = None,
+    json: bool,
+) -> None:
+    """What was released, as JSON or for people; `figures` where they are not the report's alone."""
+    told = report.to_mapping() if figures is None else figures
     if json:
-        emit({**figures, "notes": list(notes), "out": str(out), **_beside(prepared, made.report), **found})
+        emit({**told, "notes": list(notes), "out": str(out), **_beside(prepared, report), **(found or {})})
     else:
-        _print(prepared, made.report, notes, out)
-        _print_audit(found)
+        _print(prepared, report, notes, out)
+        _print_audit(found or {})
 
 
 def _missing_codes(prepared: Prepared) -> tuple[str, ...]:
@@ -338,14 +379,14 @@ def _attacked(
     return {"audit": found}
 
 
-def _print_audit(found: dict[str, Any]) -> None:
+def _print_audit(found: Mapping[str, Any]) -> None:
     if found:
         stdout().print(audit_table(found["audit"]))
         for line in audit_lines(found["audit"]):
             stdout().print(line, markup=False)
 
 
-def _print(prepared: Prepared, report: Report, notes: tuple[str, ...], out: Path) -> None:
+def _print(prepared: Prepared | ScannedRelease, report: Report, notes: tuple[str, ...], out: Path) -> None:
     """The release for people: notes, figures, and where it is."""
     for note in (*prepared.reading, *notes):
         say(f"note: {note}")
@@ -367,7 +408,7 @@ def _keep_account(
     ReleaseAccount(account).admit(out.name, units_of(rows[made.kept.tolist()], person), classes)
 
 
-def _beside(prepared: Prepared, report: Report) -> dict[str, object]:
+def _beside(prepared: Prepared | ScannedRelease, report: Report) -> dict[str, object]:
     """What was left out, and how the table was read."""
     gone = [
         {"what": "rows", "why": "suppressed, within the limit", "count": report.suppressed_rows},
@@ -377,11 +418,13 @@ def _beside(prepared: Prepared, report: Report) -> dict[str, object]:
     return {"left_out": [entry for entry in gone if entry["count"]], "reading": list(prepared.reading)}
 
 
-def _write_hierarchies(made: Anonymised | KKmResult, sets: tuple[str, ...], folder: Path, *, force: bool) -> None:
-    written = dict(made.hierarchies)
+def _hierarchies_of(made: Anonymised | KKmResult, sets: tuple[str, ...]) -> dict[str, Hierarchy]:
+    """The hierarchies of released labels and items."""
     item_hierarchy = getattr(made, "item_hierarchy", None)
-    if item_hierarchy is not None:
-        written[sets[0]] = item_hierarchy
+    return {**made.hierarchies, **({} if item_hierarchy is None else {sets[0]: item_hierarchy})}
+
+
+def _write_hierarchies(written: Mapping[str, Hierarchy], folder: Path, *, force: bool) -> None:
     for name, hierarchy in written.items():
         hierarchy.write(folder / f"{name}.csv", force=force)
 

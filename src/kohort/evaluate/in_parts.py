@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import polars as pl
 
@@ -19,16 +18,11 @@ from kohort.evaluate.tables import MissingCells, predict_table
 from kohort.files import disk_errors
 from kohort.models.base import Model
 from kohort.tables.memory import cell_bytes
+from kohort.tables.parts import LARGE, PART_BYTES, is_large
 from kohort.tables.roles import suspected
-from kohort.tables.scanning import is_parquet, readable, scan_parquet
+from kohort.tables.scanning import readable, scan_parquet
 
 __all__ = ["Predicted", "in_parts", "predict_in_parts"]
-
-LARGE: Final = 1 << 28
-"""Bytes of cells above which a table is read in parts."""
-PART_BYTES: Final = 1 << 26
-MOST_PACKED: Final = 64
-"""A file that is this many times smaller than `LARGE` is taken as small without a look at its columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +54,7 @@ def in_parts(source: str, out: Path) -> bool:
     Raises:
         DataError: The file is damaged.
     """
-    if not is_parquet(source) or out.suffix.lower() != ".parquet":
-        return False
-    if Path(source).stat().st_size * MOST_PACKED < LARGE:
-        return False
-    table = scan_parquet(source)
-    with readable(source):
-        rows = int(table.select(pl.len()).collect().item())
-        return cell_bytes(table.collect_schema(), rows) > LARGE
+    return is_large(source, out, LARGE)
 
 
 def predict_in_parts(

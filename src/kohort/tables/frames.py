@@ -48,6 +48,7 @@ __all__ = [
     "read_table",
     "refuse_infinite",
     "to_native",
+    "value_order",
     "write_table",
 ]
 
@@ -330,11 +331,16 @@ def order_tells(frame: pl.DataFrame, columns: Sequence[str], person: str | None)
 
 def in_value_order(frame: pl.DataFrame) -> pl.DataFrame:
     """The rows in the order of their values, column after column: an order that tells nothing more."""
-    keys = [
-        pl.col(name).list.join(ITEM_SEPARATOR, ignore_nulls=True) if isinstance(kind, pl.List) else pl.col(name)
-        for name, kind in frame.schema.items()
-    ]
+    keys = value_order(frame.schema)
     return frame.sort(keys, nulls_last=False, maintain_order=False) if keys else frame
+
+
+def value_order(schema: Mapping[str, pl.DataType]) -> list[pl.Expr]:
+    """What `in_value_order` sorts a table of these columns by."""
+    return [
+        pl.col(name).list.join(ITEM_SEPARATOR, ignore_nulls=True) if isinstance(kind, pl.List) else pl.col(name)
+        for name, kind in schema.items()
+    ]
 
 
 def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, changed: Collection[str]) -> Any:
@@ -361,7 +367,7 @@ def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, chang
     return found
 
 
-_SMALLER = "Give fewer rows or columns, or more memory; check and gate read Parquet in parts"
+_SMALLER = "Give fewer rows or columns, or more memory; check, gate and anonymize read large Parquet files in parts"
 
 
 def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:

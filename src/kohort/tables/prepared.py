@@ -21,15 +21,29 @@ from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import TEXT_ENDINGS, order_tells
 from kohort.tables.harmonise.profiles import SAMPLE, missing_code_notes
 from kohort.tables.item_sets import with_declared_sets
+from kohort.tables.parts import order_tells_in_parts
 from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import person_of, suspected
 from kohort.tables.scanning import is_parquet, scan_parquet, spread_rows
 from kohort.toml import read_toml
 
-__all__ = ["REST", "Declared", "Prepared", "Scanned", "missing_code_lines", "prepare", "read_schema_file", "scan"]
+__all__ = [
+    "REST",
+    "Declared",
+    "Prepared",
+    "Scanned",
+    "ScannedRelease",
+    "missing_code_lines",
+    "prepare",
+    "read_schema_file",
+    "scan",
+    "scan_release",
+]
 
 REST = "rest"
 """In `drop`: every column that has no other role."""
+ROWS_JUDGED = 100_000
+"""Rows by which columns of a table that is read in parts are suspected to be identifiers."""
 LISTS = ("quasi", "sensitive", "identifiers", "items", "drop", "keep")
 SCHEMA_FILE_KEYS = (
     *LISTS,
@@ -113,13 +127,7 @@ class Prepared:
             ConfigError: Some columns have no role; the message lists them, suspected identifiers apart.
         """
         if self.undeclared:
-            plain = [name for name in self.undeclared if name not in self.suspicions]
-            parts = [f"columns without a role: {', '.join(plain)}"] if plain else []
-            parts += [f"column {name!r} {why}" for name, why in self.suspicions.items()]
-            raise ConfigError(
-                "; ".join(parts),
-                hint="Leave them out with --drop a,b (or --drop rest), or release them as they are with --keep a,b",
-            )
+            raise _without_role(self.undeclared, self.suspicions)
         hidden = [name for name in self.identifiers if name != self.person]
         return self.frame.drop(hidden).with_row_index(ROW)
 
@@ -149,6 +157,32 @@ class Scanned:
     person: str | None = None
     reading: tuple[str, ...] = ()
     known: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScannedRelease:
+    """A Parquet table to release, which may be larger than memory, and what its columns are.
+
+    Attributes:
+        table: The columns to release, and the person's, which is needed to count.
+        declared: What was said.
+        identifiers: The declared identifiers, the person's column among them.
+        person: The column that names the person; None where none does.
+        order_tells: Whether the order of rows says something about persons that a release must not.
+        reading: How the file was read.
+    """
+
+    table: pl.LazyFrame
+    declared: Declared
+    identifiers: tuple[str, ...] = ()
+    person: str | None = None
+    order_tells: bool = False
+    reading: tuple[str, ...] = ()
+
+    @property
+    def released(self) -> list[str]:
+        """The columns to release, in table order."""
+        return [name for name in self.table.collect_schema().names() if name != self.person]
 
 
 def prepare(source: str, declared: Declared) -> Prepared:
@@ -220,6 +254,47 @@ def scan(source: str, declared: Declared) -> Scanned:
         person=columns.person,
         reading=notes,
         known=known,
+    )
+
+
+def scan_release(source: str, declared: Declared) -> ScannedRelease:
+    """Open a Parquet file for a command that releases it, without holding it.
+
+    Args:
+        source: Path of the file.
+        declared: What the user said; neither item sets nor values that mean missing.
+
+    Returns:
+        The table and what its columns are, as `prepare` and `Prepared.for_release` find it.
+
+    Raises:
+        ConfigError: Roles contradict one another, there are several identifiers and no person, or columns have no role.
+        DataError: The table cannot be read or lacks a column.
+    """
+    table = scan_parquet(source)
+    schema = table.collect_schema()
+    columns = _columns(schema.names(), declared)
+    if columns.undeclared:
+        raise _without_role(columns.undeclared, suspected(spread_rows(table, columns.undeclared, ROWS_JUDGED)))
+    hidden = [name for name in columns.identifiers if name != columns.person]
+    plain = [name for name in columns.dropped if not isinstance(schema[name], pl.List)]
+    values = [name for name in (*columns.identifiers, *declared.quasi) if not isinstance(schema[name], pl.List)]
+    return ScannedRelease(
+        table=table.drop([*columns.dropped, *hidden]),
+        declared=declared,
+        identifiers=columns.identifiers,
+        person=columns.person,
+        order_tells=columns.person is not None or order_tells_in_parts(table, [*plain, *values]),
+    )
+
+
+def _without_role(undeclared: Sequence[str], suspicions: Mapping[str, str]) -> ConfigError:
+    plain = [name for name in undeclared if name not in suspicions]
+    parts = [f"columns without a role: {', '.join(plain)}"] if plain else []
+    parts += [f"column {name!r} {why}" for name, why in suspicions.items()]
+    return ConfigError(
+        "; ".join(parts),
+        hint="Leave them out with --drop a,b (or --drop rest), or release them as they are with --keep a,b",
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kohort.anonymity.checker import combinations
 from kohort.anonymity.checker.combinations import combine
-from kohort.anonymity.checker.measures import measure, measure_combinations
+from kohort.anonymity.checker.measures import judged, measure, measure_combinations
 from kohort.errors import DataError
 
 CELLS = st.tuples(
@@ -47,6 +47,19 @@ def test_parts_give_the_figures_of_the_whole(cells: list[tuple[object, ...]], pe
         assert measure_combinations(counted).to_mapping() == expected.to_mapping()
         assert counted.rows == frame.height
         assert sorted(counted.sizes("count")) == sorted(frame.group_by("count").len()["len"])
+
+
+@given(st.lists(CELLS, min_size=1, max_size=40), st.sampled_from([None, "who"]))
+def test_a_query_is_judged_in_parts_as_its_rows_are(cells: list[tuple[object, ...]], persons: str | None) -> None:
+    frame = frame_of(cells)
+    asked: dict[str, object] = {"k": 2, "l": 2, "l_kind": "recursive", "c": 1.5, "t": 0.2, "alpha": 0.6}
+    roles = {"quasi": ["count", "place"], "sensitive": ["n", "column0"], "persons": persons}
+    expected = judged(frame, **roles, **asked)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(combinations, "SLICE_ROWS", 3)
+        patched.setattr(combinations, "LARGEST_PART", 60)
+        found, problems = judged(frame.lazy(), **roles, **asked)
+    assert (found.to_mapping(), problems) == (expected[0].to_mapping(), expected[1])
 
 
 def test_a_table_of_many_combinations_really_is_read_in_parts() -> None:

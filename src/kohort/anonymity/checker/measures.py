@@ -183,7 +183,7 @@ def measure(
     """Everything the checker knows about a table.
 
     Args:
-        frame: A pandas, polars or pyarrow table.
+        frame: A pandas, polars or pyarrow table; or a polars query of plain types, which is read in parts.
         quasi: Names of the quasi-identifiers; without any, all rows are one class.
         sensitive: Names of the sensitive columns.
         items: Columns of item sets; several are one set of items per row.
@@ -204,7 +204,7 @@ def measure(
         >>> (found.k, found.l_distinct)
         (2, 1)
     """
-    table = as_frame(frame, categories=True)
+    table = frame if isinstance(frame, pl.LazyFrame) else as_frame(frame, categories=True)
     require_columns(table, quasi)
     require_columns(table, sensitive)
     item_columns = require_columns(table, _item_names(items))
@@ -333,7 +333,7 @@ def judged(
     """Measure a table, and name the asked rules that do not hold.
 
     Args:
-        frame: A pandas, polars or pyarrow table.
+        frame: A pandas, polars or pyarrow table; or a polars query of plain types, which is read in parts.
         quasi: Names of the quasi-identifiers.
         sensitive: Names of the sensitive columns.
         items: Columns of item sets.
@@ -366,7 +366,7 @@ def judged(
         raise ConfigError("m and items go together", hint="Give both, or neither")
     if l is not None and l_kind == "recursive" and (c is None or l != int(l)):
         raise ConfigError("recursive diversity needs c, and a whole l", hint="Give c, such as c=3.0")
-    table = as_frame(frame, categories=True)
+    table = frame if isinstance(frame, pl.LazyFrame) else as_frame(frame, categories=True)
     found = measure(table, quasi=quasi, sensitive=sensitive, items=items, m=2 if m is None else m, persons=persons)
     problems = [] if found.k >= k else [f"k is {found.k}, not {k}"]
     if found.km is not None and found.km < k:
@@ -393,7 +393,13 @@ def judged(
 
 
 def _recursive_problems(
-    frame: pl.DataFrame, quasi: Sequence[str], sensitive: Sequence[str], persons: str | None, *, least: int, c: float
+    frame: pl.DataFrame | pl.LazyFrame,
+    quasi: Sequence[str],
+    sensitive: Sequence[str],
+    persons: str | None,
+    *,
+    least: int,
+    c: float,
 ) -> list[str]:
     counted = combine(frame.lazy(), quasi=quasi, sensitive=sensitive, persons=persons)
     problems = []

@@ -9,7 +9,6 @@ identifier is never in the shared file; each file is there as a whole or not at 
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ from typing import Any, get_args
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from polars.io.plugins import register_io_source
 
 from kohort.anonymity.gate.gate import GateDecision, GateRule, apply_gate, find_rule, sets_as_text
 from kohort.errors import ConfigError, DataError, nearest
@@ -28,6 +26,7 @@ from kohort.files import disk_errors, require_new
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, Missing, from_native, write_table
+from kohort.tables.parts import write_parts
 from kohort.tables.prepared import missing_code_lines
 from kohort.tables.reading import ROW, restore_texts
 from kohort.tables.roles import indirect, suspected
@@ -326,25 +325,10 @@ def _write(opened: _Opened, columns: Sequence[str], wanted: Mask, path: Path, *,
         with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as made:
             temporary = Path(made.name)
         try:
-            _sink(table, wanted, temporary)
+            write_parts(lambda: _parts(table, wanted), table.collect_schema(), temporary)
             temporary.chmod(0o644)
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
             raise
-
-
-def _sink(table: pl.LazyFrame, wanted: Mask, path: Path) -> None:
-    """Write Parquet part by part; a full disk is the operating system's error, whatever the writer wraps it in."""
-
-    def source(*_: object) -> Iterator[pl.DataFrame]:
-        return _parts(table, wanted)  # all of it: the writer asks for no columns, rows or filter of its own
-
-    try:
-        register_io_source(source, schema=table.collect_schema()).sink_parquet(path)
-    except pl.exceptions.PolarsError as problem:
-        wrapped = re.search(r"\(os error (\d+)\)", str(problem))
-        if wrapped is None:
-            raise
-        raise OSError(int(wrapped.group(1)), "writing failed") from None

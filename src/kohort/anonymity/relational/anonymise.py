@@ -24,7 +24,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -46,7 +46,20 @@ from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 from kohort.tables.frames import FrameKind, Missing, complete_rows, from_native, handle_missing, like_input
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["MAX_SET", "Algorithm", "Anonymised", "Report", "anonymise"]
+__all__ = [
+    "MAX_SET",
+    "Algorithm",
+    "Anonymised",
+    "Hierarchies",
+    "Report",
+    "anonymise",
+    "best_verified",
+    "check_columns",
+    "check_options",
+    "column_weights",
+    "finisher",
+    "person_codes",
+]
 
 MAX_SET = 10
 """Most values that a released set names unless told otherwise."""
@@ -55,6 +68,14 @@ MAX_SET = 10
 Algorithm = Literal["auto", "mondrian", "thesis", "cluster", "lattice"] | str
 Hierarchies = Literal["auto", "intervals"] | str | Mapping[str, Hierarchy]
 KeepExact = bool | Literal["thesis"]
+
+
+class _Judgement(Protocol):
+    @property
+    def problems(self) -> tuple[str, ...]: ...
+
+
+Judged = TypeVar("Judged", bound=_Judgement)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +203,8 @@ def anonymise(
     """
     began = time.perf_counter()
     given, kind = from_native(frame)
-    _check_columns(given, quasi, sensitive, target)
-    _check_options(algorithm, keep_exact, suppression_limit, balance)
+    check_columns(given.columns, quasi, sensitive, target)
+    check_options(algorithm, keep_exact, suppression_limit, balance)
     source = handle_missing(given, given.columns, missing)
     coding = Coding(rounding=rounding or {}, top=top or {}, bottom=bottom or {}, means=means)
     coding.check(source, quasi)
@@ -191,7 +212,7 @@ def anonymise(
     notes = (*coded_notes, *released_as_they_are(given, [*quasi, *sensitive, target, person], keep))
     texts = [categories(table[name]) for name in dict.fromkeys((*quasi, *sensitive, *([target] if target else [])))]
     categorised = table.with_columns(texts)
-    persons = _person_codes(table, person, quasi, sensitive, target)
+    persons = person_codes(table, person, quasi, sensitive, target)
     private = SensitiveColumns.of(categorised, sensitive, persons=persons)
     people = _population(population, risk, presence, coding)
     people.check(private.units)
@@ -202,7 +223,7 @@ def anonymise(
     )  # fmt: skip
     require_feasible(rule, private)
     coded = code_table(categorised, quasi, by_value=algorithm == "thesis")
-    problem = Problem(coded, private, rule, weights=_weights(weights, coded), max_set=max_set)
+    problem = Problem(coded, private, rule, weights=column_weights(weights, coded), max_set=max_set)
     options = ClassOptions(
         algorithm=algorithm,
         hierarchies=hierarchies,
@@ -211,7 +232,7 @@ def anonymise(
         levels=levels,
         node_budget=node_budget,
         suppression_limit=suppression_limit,
-        finish=_finisher(problem, keep_exact),
+        finish=finisher(problem, keep_exact),
         max_set=max_set,
         balance=balance,
         means=tuple(means),
@@ -231,7 +252,7 @@ def anonymise(
         frame=_as_given(out if person is None else out.drop(person), frame, kind, table, given, kept, made, coding),
         report=Report(
             **report,
-            suppressed_cells=suppressed_cells(made.cells, classes),
+            suppressed_cells=suppressed_cells(made.cells, np.bincount(classes)),
             algorithm=made.algorithm,
             verified=not problems,
             problems=problems,
@@ -290,9 +311,9 @@ def _first_verified(
     held: list[tuple[FormedClasses, Verdict, dict[str, float]]] = []
     failed: list[tuple[Problem, ClassOptions, FormedClasses, dict[str, float]]] = []
     for larger in sizes_to_try(problem, people):
-        sized = replace(options, finish=_finisher(larger, keep_exact))
+        sized = replace(options, finish=finisher(larger, keep_exact))
         found = form_classes(table, larger, sized)
-        made, verdict = _best_verified(table, larger, sized, found, judge)
+        made, verdict = best_verified(table, larger, sized, found, judge)
         tried = {one.algorithm: one.loss for one in found} if len(found) > 1 else {}
         if not verdict.problems or people.frame is None:
             held.append((made, verdict, tried))
@@ -307,20 +328,30 @@ def _first_verified(
     return made, judge(made), {}
 
 
-def _best_verified(
+def best_verified(
     table: pl.DataFrame,
     problem: Problem,
     options: ClassOptions,
     found: Sequence[FormedClasses],
-    judge: Callable[[FormedClasses], Verdict],
-) -> tuple[FormedClasses, Verdict]:
+    judge: Callable[[FormedClasses], Judged],
+) -> tuple[FormedClasses, Judged]:
     """The first of the formed classes that the checker finds nothing wrong with; else the first, and what is wrong.
 
     Leaving rows out moves the table's own distribution, which t, beta and delta are about: where they then fail, fewer
     rows are left out, and at last nobody.
+
+    Args:
+        table: The table, or its values where hierarchies are given.
+        problem: Its coded quasi-identifiers and the rule.
+        options: How classes were formed.
+        found: The classes.
+        judge: Asks the checker about classes.
+
+    Returns:
+        The classes, and what the checker says of them.
     """
-    budget = int(options.suppression_limit * table.height)
-    first: tuple[FormedClasses, Verdict] | None = None
+    budget = int(options.suppression_limit * problem.table.rows)
+    first: tuple[FormedClasses, Judged] | None = None
     for formed in found:
         for rows in (budget, budget // 2, budget // 4, 0) if budget else (0,):
             made = leave_rows_out(problem, formed, options, rows)
@@ -335,7 +366,12 @@ def _best_verified(
     return first
 
 
-def _weights(weights: Mapping[str, float] | None, table: CodedTable) -> tuple[float, ...]:
+def column_weights(weights: Mapping[str, float] | None, table: CodedTable) -> tuple[float, ...]:
+    """How much the loss of each quasi-identifier counts; empty where all count alike.
+
+    Raises:
+        ConfigError: A weight is not above 0, or is given for another column.
+    """
     names = [column.name for column in table.columns]
     for name, weight in (weights or {}).items():
         if name not in names:
@@ -347,12 +383,24 @@ def _weights(weights: Mapping[str, float] | None, table: CodedTable) -> tuple[fl
     return tuple(float(weights.get(name, 1.0)) for name in names) if weights else ()
 
 
-def _check_columns(frame: pl.DataFrame, quasi: Sequence[str], sensitive: Sequence[str], target: str | None) -> None:
+def check_columns(columns: Sequence[str], quasi: Sequence[str], sensitive: Sequence[str], target: str | None) -> None:
+    """Refuse roles that contradict one another, or that no column can have.
+
+    Args:
+        columns: The columns of the table.
+        quasi: The quasi-identifiers.
+        sensitive: The sensitive columns.
+        target: The column to predict.
+
+    Raises:
+        ConfigError: Names are given as one string, or a quasi-identifier has another role too.
+        DataError: The table lacks a column.
+    """
     for names, what in ((quasi, "quasi"), (sensitive, "sensitive")):
         if isinstance(names, str):
             raise ConfigError(f"{what} is one string", hint="Give a list of names")
-        _require(frame, names)
-    _require(frame, () if target is None else (target,))
+        _require(columns, names)
+    _require(columns, () if target is None else (target,))
     for name in quasi:
         if name == target or name in sensitive:
             other = "the target" if name == target else "sensitive"
@@ -360,7 +408,7 @@ def _check_columns(frame: pl.DataFrame, quasi: Sequence[str], sensitive: Sequenc
             raise ConfigError(f"quasi-identifier {name!r} is also {other}", hint=hint)
 
 
-def _person_codes(
+def person_codes(
     frame: pl.DataFrame, person: str | None, quasi: Sequence[str], sensitive: Sequence[str], target: str | None
 ) -> Integers | None:
     """A number for whom each row is about; None where rows are counted.
@@ -371,7 +419,7 @@ def _person_codes(
     """
     if person is None:
         return None
-    _require(frame, (person,))
+    _require(frame.columns, (person,))
     if person in (*quasi, *sensitive, target):
         raise ConfigError(f"column {person!r} says whom a row is about and has another role", hint="Give it one role")
     silent = frame[person].null_count()
@@ -381,13 +429,18 @@ def _person_codes(
     return (frame[person].rank("dense") - 1).to_numpy().astype(np.int64)
 
 
-def _require(frame: pl.DataFrame, names: Sequence[str]) -> None:
+def _require(columns: Sequence[str], names: Sequence[str]) -> None:
     for name in names:
-        if name not in frame.columns:
-            raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
+        if name not in columns:
+            raise DataError(f"the table has no column {name!r}", hint=nearest(name, columns))
 
 
-def _check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: float, balance: float) -> None:
+def check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: float, balance: float) -> None:
+    """Refuse words that are unknown and shares that are none.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
     known = ("auto", "lattice", *class_techniques())
     if algorithm not in known:
         raise ConfigError(f"unknown algorithm {algorithm!r}", hint=nearest(algorithm, known))
@@ -399,7 +452,8 @@ def _check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: flo
         raise ConfigError(f"the balance is {balance:g}", hint="Use 0 (suppress freely) to 1 (only what must be)")
 
 
-def _finisher(problem: Problem, keep_exact: KeepExact) -> Callable[[Partition], Partition]:
+def finisher(problem: Problem, keep_exact: KeepExact) -> Callable[[Partition], Partition]:
+    """What is done to finished classes: rows that agree keep their values, if asked."""
     if keep_exact is False:
         return lambda partition: partition
     return lambda partition: split_exact(problem, partition, guarded=keep_exact != "thesis")

@@ -50,6 +50,7 @@ __all__ = [
     "choose_rhos",
     "form_classes",
     "leave_rows_out",
+    "needs_moves",
     "with_partition",
 ]
 
@@ -170,21 +171,21 @@ def _makers(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> lis
     best, name = found[0]
     found[0] = refine(problem, best, steps), name
     made = [_by_sets(problem, options, options.finish(partition), maker) for partition, maker in found]
-    notes, unmoved = chosen.notes, too_many_pairs(problem, best)
-    if unmoved and _needs_moves(problem, made[0]):
+    notes, unmoved = chosen.notes, too_many_pairs(problem.table.rows, best.count)
+    if unmoved and needs_moves(problem, made[0].cells):
         notes += unmoved
     if chosen.lattice:
         made.append(_by_lattice(frame, problem, replace(options, hierarchies="intervals")))
     return [replace(one, notes=(*one.notes, *notes)) for one in made]
 
 
-def _needs_moves(problem: Problem, made: FormedClasses) -> bool:
+def needs_moves(problem: Problem, cells: Sequence[ColumnCells]) -> bool:
     """Whether moving rows between classes matters: for a rule about values, or where sets of more than `max_set` values
     are suppressed, which makers of k rows alone do not look at."""
     if problem.requirements is not None or problem.max_set is None:
         return problem.requirements is not None
-    sets = zip(problem.table.columns, made.cells, strict=True)
-    return any(cells.suppressed.any() for column, cells in sets if not column.is_number)
+    sets = zip(problem.table.columns, cells, strict=True)
+    return any(one.suppressed.any() for column, one in sets if not column.is_number)
 
 
 def _by_sets(problem: Problem, options: ClassOptions, partition: Partition, name: str) -> FormedClasses:
@@ -425,7 +426,7 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     candidates = [(options.finish(found.partition), found.suppressed)]
     notes: tuple[str, ...] = ()
     # A search from below releases diverse rows first and leaves the others behind; one from above does not.
-    ordered = _in_leaf_order(problem, frame, steps)
+    ordered = _in_leaf_order(problem, steps)
     # Groups in the order of their own cost take time, and pay most where a budget then opens classes from them.
     looked_for = options.suppression_limit > 0 and options.node_budget is None
     grouped = group_classes(problem, steps) if looked_for else None
@@ -435,7 +436,7 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
         candidates.append((options.finish(mondrian(ordered, split="look-ahead")), NOBODY))
     candidates.sort(key=lambda one: _label_loss(problem, steps, one[0]))
     if problem.requirements is not None:
-        notes = too_many_pairs(problem, candidates[0][0])
+        notes = too_many_pairs(problem.table.rows, candidates[0][0].count)
     # Which of several gets best shows only once all are refined, which takes long on large tables.
     several = len(candidates) if grouped is not None and few_pairs(problem, candidates[0][0]) else 1
     for best, left in candidates[:several]:
@@ -446,9 +447,9 @@ def _by_lattice(frame: pl.DataFrame, problem: Problem, options: ClassOptions) ->
     return FormedClasses(partition, lambda: cells, left, given, "lattice", lambda: loss, steps, notes, ordered)
 
 
-def _in_leaf_order(problem: Problem, frame: pl.DataFrame, steps: Sequence[HierarchyLevels]) -> Problem:
+def _in_leaf_order(problem: Problem, steps: Sequence[HierarchyLevels]) -> Problem:
     """The problem with leaves coded in the order of the hierarchies, so that cuts fall between labels."""
-    ordered = frame.select(
+    ordered = pl.DataFrame(
         pl.Series(levels.column.name, _leaf_order(levels)[codes])
         for levels, codes in zip(steps, problem.table.codes, strict=True)
     )

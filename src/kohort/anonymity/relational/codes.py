@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-__all__ = ["categories", "ranked"]
+__all__ = ["TEXTS", "categories", "ranked"]
 
 Codes = NDArray[np.unsignedinteger[Any]]
 

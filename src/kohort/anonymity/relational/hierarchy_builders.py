@@ -142,12 +142,22 @@ def data_independent(
     return {name: _by_kind(frame[name], (bounds or {}).get(name)) for name in columns}
 
 
-def frequent_targets(frame: pl.DataFrame, column: str, target: str) -> tuple[TargetAssociation, ...]:
+def frequent_targets(
+    frame: pl.DataFrame, column: str, target: str, *, counts: str | None = None
+) -> tuple[TargetAssociation, ...]:
     """Algorithm 1 for one column: the most frequent target value of each value.
 
     Null is no value of a hierarchy; as a target it counts like any other. Of two target values that are equally
-    frequent
-    the first in their order is taken.
+    frequent the first in their order is taken.
+
+    Args:
+        frame: The table.
+        column: The column.
+        target: The target.
+        counts: Column that says how many rows each row stands for; None: each is one.
+
+    Returns:
+        One entry per value, in their order.
 
     Raises:
         DataError: The table lacks a column.
@@ -160,10 +170,10 @@ def frequent_targets(frame: pl.DataFrame, column: str, target: str) -> tuple[Tar
         raise ConfigError(f"column {column!r} is the target itself", hint="Name another column")
     pairs = (
         frame.lazy()
-        .select(value=pl.col(column), target=pl.col(target))
+        .select(value=pl.col(column), target=pl.col(target), **({} if counts is None else {"rows": pl.col(counts)}))
         .filter(pl.col("value").is_not_null())
         .group_by("value", "target")
-        .len()
+        .agg((pl.len() if counts is None else pl.col("rows").sum()).alias("len"))
         .with_columns(rows=pl.col("len").sum().over("value"))
         .sort("value", pl.col("len"), "target", descending=[False, True, False])
         .unique("value", keep="first", maintain_order=True)
@@ -191,8 +201,10 @@ def group_values(found: Sequence[TargetAssociation], rho: float) -> tuple[tuple[
     return tuple(tuple(buckets[key]) for key in sorted(buckets))
 
 
-def automatic_hierarchy(frame: pl.DataFrame, column: str, target: str, *, rhos: Sequence[float]) -> Hierarchy:
-    """Values, their groups for each rho, then suppression.
+def automatic_hierarchy(
+    frame: pl.DataFrame, column: str, target: str, *, rhos: Sequence[float], counts: str | None = None
+) -> Hierarchy:
+    """Values, their groups for each rho, then suppression; `counts` as in `frequent_targets`.
 
     Raises:
         ConfigError: The rhos do not divide one another, the smallest first; or the column is the target.
@@ -200,7 +212,7 @@ def automatic_hierarchy(frame: pl.DataFrame, column: str, target: str, *, rhos: 
     """
     if any(coarse % fine for fine, coarse in pairwise(rhos)):
         raise ConfigError("the rhos do not divide one another", hint="Use such as 5, 10, 50")
-    found = frequent_targets(frame, column, target)
+    found = frequent_targets(frame, column, target, counts=counts)
     if not found:
         return Hierarchy.of(column, {"-": (ROOT_LABEL,)})
     chains: dict[str, list[str]] = {one.value: [] for one in found}

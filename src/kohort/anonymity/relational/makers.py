@@ -37,18 +37,20 @@ class Makers(NamedTuple):
     notes: tuple[str, ...]
 
 
-def makers_for(problem: Problem, *, labels: bool) -> Makers:
+def makers_for(problem: Problem, *, labels: bool, rows: int | None = None) -> Makers:
     """The algorithms to try on a table.
 
     Args:
         problem: The coded table and the rule.
         labels: Whether labels of hierarchies may be released.
+        rows: Rows of the table, where the problem holds only some of them.
 
     Returns:
         The names, and a note on those left out.
     """
     table, sizes_alone = problem.table, problem.requirements is None
-    cells = table.rows * len(table.columns)
+    count = table.rows if rows is None else rows
+    cells = count * len(table.columns)
     basic = ("exact-cluster", "cluster", "mondrian") if sizes_alone else ("cluster", "mondrian")
     numbers = all(column.is_number and column.values.dtype.is_numeric() for column in table.columns)
     extra = (("mdav",) if sizes_alone and numbers else ()) + (("lattice",) if labels else ())
@@ -56,6 +58,6 @@ def makers_for(problem: Problem, *, labels: bool) -> Makers:
     if cells <= FEW_CELLS:
         tried += extra
     left = [name for name in basic + extra if name not in tried]
-    size = f"{table.rows:,} rows x {len(table.columns)} quasi-identifiers"
+    size = f"{count:,} rows x {len(table.columns)} quasi-identifiers"
     note = (f"auto did not try {', '.join(left)}: {size} are too many",)
     return Makers(tuple(name for name in tried if name != "lattice"), "lattice" in tried, note if left else ())

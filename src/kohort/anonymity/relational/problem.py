@@ -234,6 +234,7 @@ def code_table(
     *,
     by_value: bool = False,
     ordered: Mapping[str, Sequence[str]] | None = None,
+    counts: Integers | None = None,
 ) -> CodedTable:
     """Code the quasi-identifiers of a table.
 
@@ -242,6 +243,7 @@ def code_table(
         quasi: Names of the quasi-identifiers.
         by_value: Code categories in the order of their values instead of by falling frequency.
         ordered: The categories of some columns in their order: equal steps apart, so that neighbours join first.
+        counts: How many rows each row stands for, where equal ones are given once; 1 each when None.
 
     Returns:
         The coded columns.
@@ -260,7 +262,7 @@ def code_table(
         raise DataError("the table has no rows", hint="Give a table with at least one row")
     orders = ordered or {}
     coded = [
-        _code_ordered(frame[name], orders[name]) if name in orders else _code(frame[name], by_value=by_value)
+        _code_ordered(frame[name], orders[name]) if name in orders else _code(frame[name], counts, by_value=by_value)
         for name in names
     ]
     widest = max(column.distinct for column, _ in coded)
@@ -270,13 +272,13 @@ def code_table(
     return CodedTable(tuple(column for column, _ in coded), codes)
 
 
-def _code(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[Any]]:
+def _code(column: pl.Series, counts: Integers | None, *, by_value: bool) -> tuple[CodedColumn, NDArray[Any]]:
     if isinstance(column.dtype, pl.List):
         hint = "Declare it as items, or leave it out of the quasi-identifiers"
         raise DataError(f"quasi-identifier {column.name!r} holds lists", hint=hint)
     if column.dtype.is_numeric() or (column.dtype in (pl.Date, pl.Datetime) and not by_value):
         return _code_number(column)
-    return _code_category(column, by_value=by_value or column.dtype.is_temporal())
+    return _code_category(column, counts, by_value=by_value or column.dtype.is_temporal())
 
 
 def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn, Integers]:
@@ -305,10 +307,10 @@ def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[Any]]:
     return CodedColumn(column.name, True, known, points), codes
 
 
-def _code_category(column: pl.Series, *, by_value: bool) -> tuple[CodedColumn, NDArray[Any]]:
+def _code_category(column: pl.Series, counts: Integers | None, *, by_value: bool) -> tuple[CodedColumn, NDArray[Any]]:
     ranks, known = ranked(column)
     if not by_value:
-        order = np.argsort(-np.bincount(ranks, minlength=len(known)), kind="stable")
+        order = np.argsort(-np.bincount(ranks, counts, minlength=len(known)), kind="stable")
         place = np.empty(len(order), ranks.dtype)
         place[order] = np.arange(len(order))
         ranks, known = place[ranks], known[order]

@@ -99,7 +99,9 @@ def as_texts(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
-def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = None) -> tuple[ColumnCells, ...]:
+def set_cells(
+    table: CodedTable, partition: Partition, *, max_set: int | None = None, counts: Integers | None = None
+) -> tuple[ColumnCells, ...]:
     """Tightest intervals on the public grid for numbers, sets of values for everything else.
 
     Args:
@@ -108,6 +110,7 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
         max_set: Most values that a set may name; a larger one is suppressed. None is any number for columns of at most
             50 values, which are a list that everybody knows, and 10 for others, which are text. Up to 10, every
             value of a text that a set names must be as frequent as the smallest class.
+        counts: How many rows each row stands for, where equal ones are given once; 1 each when None.
 
     Returns:
         The cells of each quasi-identifier.
@@ -118,7 +121,7 @@ def set_cells(table: CodedTable, partition: Partition, *, max_set: int | None = 
         if column.is_number and column.values.dtype.is_numeric():
             made.append(_interval_cells(column, ordered, partition))
         else:
-            made.append(_value_set_cells(column, ordered, partition, max_set))
+            made.append(_value_set_cells(column, ordered, partition, max_set, counts))
     return tuple(made)
 
 
@@ -147,7 +150,7 @@ def _interval_cells(column: CodedColumn, ordered: NDArray[Any], partition: Parti
 
 
 def _value_set_cells(
-    column: CodedColumn, ordered: NDArray[Any], partition: Partition, max_set: int | None
+    column: CodedColumn, ordered: NDArray[Any], partition: Partition, max_set: int | None, counts: Integers | None
 ) -> ColumnCells:
     if column.distinct <= BITS:
         masks = np.bitwise_or.reduceat(np.left_shift(np.uint64(1), ordered.astype(np.uint64)), partition.starts[:-1])
@@ -162,7 +165,9 @@ def _value_set_cells(
     # Of a text, a value that fewer rows have than the smallest class would name somebody.
     rare = np.zeros(len(values), np.bool_)
     if is_text:
-        rare = np.bincount(ordered, minlength=len(values)) < partition.sizes.min()
+        each = None if counts is None else counts[partition.order]
+        sizes = partition.sizes if each is None else np.add.reduceat(each, partition.starts[:-1])
+        rare = np.bincount(ordered, each, minlength=len(values)) < sizes.min()
     cells = tuple(
         values[group[0]]
         if len(group) == 1

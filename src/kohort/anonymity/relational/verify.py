@@ -20,7 +20,7 @@ from kohort.tables.hierarchy import Hierarchy
 if TYPE_CHECKING:
     from kohort.anonymity.checker.measures import Anonymity
 
-__all__ = ["Report", "Verdict", "figures", "suppressed_cells", "verify"]
+__all__ = ["Report", "Verdict", "asked_of", "figures", "report_figures", "suppressed_cells", "verify"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,14 +105,7 @@ def verify(
     if len(made.suppressed):
         kept = np.setdiff1d(kept, made.suppressed)
         coded = coded[kept]
-    asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
-    if rule.beta > 0:
-        asked |= {"beta_kind": rule.beta_kind}
-    if rule.l > 0:
-        asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
-    if rule.t > 0:
-        asked |= {"t": rule.t, "t_kind": rule.t_kind}
-    found, problems = judged(coded, quasi=quasi, sensitive=sensitive, k=rule.k, persons=person, **asked)
+    found, problems = judged(coded, quasi=quasi, sensitive=sensitive, persons=person, **asked_of(rule))
     released = as_texts(coded)
     if population.frame is not None and not problems:
         problems = unmet_in_population(
@@ -125,6 +118,18 @@ def verify(
             presence=population.presence,
         )
     return Verdict(frame=released, coded=coded, kept=kept, found=found, problems=problems)
+
+
+def asked_of(rule: Rule) -> dict[str, Any]:
+    """What the checker is asked about a release that must meet a rule, by the names of its arguments."""
+    asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
+    if rule.beta > 0:
+        asked |= {"beta_kind": rule.beta_kind}
+    if rule.l > 0:
+        asked |= {"l": rule.l, "l_kind": rule.l_kind, "c": rule.c if rule.l_kind == "recursive" else None}
+    if rule.t > 0:
+        asked |= {"t": rule.t, "t_kind": rule.t_kind}
+    return {"k": rule.k, **asked}
 
 
 def figures(
@@ -150,14 +155,31 @@ def figures(
     """
     from kohort.anonymity.loss import ncp_and_entropy
 
-    found, after = verdict.found, verdict.coded
     names = [one.name for one in cells]
     about = target if target is not None else next(iter(sensitive), None)
-    loss, lost = ncp_and_entropy(before, after, quasi=names, target=about, kept=verdict.kept, hierarchies=hierarchies)
-    gone = before.height - after.height
+    losses = ncp_and_entropy(
+        before, verdict.coded, quasi=names, target=about, kept=verdict.kept, hierarchies=hierarchies
+    )
+    return report_figures(verdict.found, *losses, rows=before.height, rows_out=verdict.coded.height)
+
+
+def report_figures(found: Anonymity, loss: float, lost: float | None, *, rows: int, rows_out: int) -> dict[str, Any]:
+    """The figures of a release by their names in `Report`.
+
+    Args:
+        found: What the checker measured.
+        loss: The normalised certainty penalty.
+        lost: The entropy loss; None where there is no target.
+        rows: Rows of the input.
+        rows_out: Rows of the release.
+
+    Returns:
+        The figures.
+    """
+    gone = rows - rows_out
     return {
-        "rows": before.height,
-        "rows_out": after.height,
+        "rows": rows,
+        "rows_out": rows_out,
         "classes": found.classes,
         "k": found.k,
         "l_distinct": found.l_distinct,
@@ -166,22 +188,21 @@ def figures(
         "t_kl": found.t_kl,
         "km": None,
         "ncp": loss,
-        "ncp_released": max((loss * before.height - gone) / after.height, 0.0),
+        "ncp_released": max((loss * rows - gone) / rows_out, 0.0),
         "entropy_loss": lost,
         "item_loss": None,
         "suppressed_rows": gone,
     }
 
 
-def suppressed_cells(cells: Sequence[ColumnCells], classes: Integers) -> int:
+def suppressed_cells(cells: Sequence[ColumnCells], sizes: NDArray[np.int64]) -> int:
     """How many released cells say nothing at all.
 
     Args:
         cells: The released cells.
-        classes: The class of each released row.
+        sizes: The released rows of each class.
 
     Returns:
         The number of cells.
     """
-    sizes: NDArray[np.int64] = np.bincount(classes)
     return int(sum(sizes[: len(one.suppressed)][one.suppressed[: len(sizes)]].sum() for one in cells))

@@ -31,7 +31,7 @@ from kohort.anonymity.relational.algorithms.mondrian import cut_classes
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
 from kohort.anonymity.relational.problem import Integers, Partition, Problem
 
-__all__ = ["few_pairs", "group_classes", "leave_out", "loss_of", "refine", "too_many_pairs"]
+__all__ = ["few_pairs", "group_classes", "leave_out", "loss_of", "passes", "refine", "too_many_pairs"]
 
 PASSES = 2
 # Rows times classes that may be compared; a larger table is refined in fewer passes, or not at all.
@@ -57,9 +57,8 @@ PAIRS_OVERSPENT = 12_000_000
 LEAST = 1e-9
 
 
-def too_many_pairs(problem: Problem, partition: Partition) -> tuple[str, ...]:
+def too_many_pairs(rows: int, classes: int) -> tuple[str, ...]:
     """A note that `refine` leaves the classes as they are, for a table on which it would take too long."""
-    rows, classes = problem.table.rows, partition.count
     if rows * classes <= PAIRS:
         return ()
     return (f"rows were not moved between classes to lower the loss: {rows:,} rows x {classes:,} classes is too many",)
@@ -115,10 +114,20 @@ def group_classes(problem: Problem, steps: Sequence[HierarchyLevels]) -> Partiti
     return search.partition()
 
 
+def passes(rows: int, classes: int, *, sizes_alone: bool) -> int:
+    """How often `refine` compares every row with every class; 0 where it leaves classes as they are.
+
+    Args:
+        rows: Rows of the table.
+        classes: How many classes there are.
+        sizes_alone: Whether the rule asks for k rows alone.
+    """
+    pairs = min(PAIRS, PAIRS_OF_SIZES) if sizes_alone else PAIRS
+    return min(PASSES, pairs // max(rows * classes, 1)) if classes > 1 else 0
+
+
 def _passes(problem: Problem, classes: int) -> int:
-    """How often every row may be compared with every class."""
-    pairs = PAIRS if problem.requirements is not None else min(PAIRS, PAIRS_OF_SIZES)
-    return min(PASSES, pairs // max(problem.table.rows * classes, 1)) if classes > 1 else 0
+    return passes(problem.table.rows, classes, sizes_alone=problem.requirements is None)
 
 
 def loss_of(problem: Problem, partition: Partition, steps: Steps | None) -> float:
@@ -210,11 +219,11 @@ class _Search:
         from kohort.anonymity.compiled import first_call
         from kohort.anonymity.relational.algorithms.refine_kernel import move_rows
 
-        passes = _passes(self.problem, self.count)
-        if passes < 1:
+        times = _passes(self.problem, self.count)
+        if times < 1:
             return False
         with first_call(move_rows):
-            move_rows(*self.arguments, passes)
+            move_rows(*self.arguments, times)
         self.relabel(self.labels)
         return True
 
