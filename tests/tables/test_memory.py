@@ -52,7 +52,7 @@ def test_a_table_that_does_not_fit_is_not_read(
     with pytest.raises(ResourceError) as caught:
         read_table(place)
     assert caught.value.exit_code == 7
-    assert "Parquet in parts" in caught.value.hint
+    assert "Parquet files in parts" in caught.value.hint
 
 
 def test_a_file_whose_cells_fit_is_read(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 Two schemes, each in two sizes of 128-bit security:
 
 - `BFV` is exact. A slot holds integers modulo a prime.
-- `CKKS` is approximate. A slot holds a multiple of a grid that is at least 43 times the standard deviation of the error
-  of the total, and what is decrypted is rounded to the grid before anybody sees it: raw decryptions leak key material.
+- `CKKS` is approximate. A slot holds a multiple of a grid that is at least 33 or 43 times the standard deviation of the
+  total's error, and what is decrypted is rounded to the grid before anybody sees it: raw decryptions leak key material.
 
 | size | ring | slot of BFV | ciphertext | for vectors |
 |---|---|---|---|---|
@@ -179,8 +179,6 @@ class _Bfv(Ring):
 @dataclass(frozen=True)
 class _Ckks(Ring):
     name: ClassVar[str] = "ckks"
-    grid: ClassVar[int] = 43
-    """How many standard deviations of a total's error apart two integers lie."""
     tolerance: ClassVar[float] = 0.47
     """How far from an integer a slot of an honest total may lie."""
 
@@ -193,14 +191,22 @@ class _Ckks(Ring):
         return self.degree // 2
 
     @property
+    def grid(self) -> int:
+        """How many standard deviations of a total's error apart two integers lie: so many that `false_alarm` is below
+        2^-30."""
+        return 43 if len(self.prime_bits) > 1 else 33
+
+    @property
     def false_alarm(self) -> float:
         """Probability that an honest total has a slot that lies farther from an integer than `tolerance`, at most.
 
         In a slot, what encryption adds is a product: an error that all sites drew, a normal variable, times the
         secret's own value there, another one. The real part of such a product has the distribution of Laplace, whose
-        tails are exp(-sqrt(2) x) at x deviations, far heavier than those of a normal variable.
+        tails are exp(-sqrt(2) x) at x deviations, far heavier than those of a normal variable. Where nothing is scaled
+        down there are two such products of the same size, and the tails of their sum are (1 + x) exp(-2 x).
         """
-        return self.slots * exp(-sqrt(2) * self.tolerance * self.grid)
+        x = self.tolerance * self.grid
+        return self.slots * (exp(-sqrt(2) * x) if len(self.prime_bits) > 1 else (1 + x) * exp(-2 * x))
 
     def scale(self, sites: int) -> float:
         """Units of the ciphertext to the integer."""

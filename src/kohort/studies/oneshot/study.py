@@ -33,7 +33,8 @@ FULL = OneshotDepth(
     schemes={1: ("none",), 3: EVERY, 200: EVERY, 2_000: ("none", "bfv", "ckks"), 20_000: ("none", "bfv")},
     repetitions=dict.fromkeys((1, 3, 200, 2_000, 20_000), (0, 1, 2)),
     fedavg_tables=("susy", "skin", "higgs"), fedavg_sites=tuple(range(5, 55, 5)), fractions=(0.1, 0.3, 0.5),
-    rates=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), batches=(16, 64, 256), rounds=100,
+    rates=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), batches=(4, 16, 64, 256),
+    rounds=100,
     bytes_sites=200, power_seeds=(0, 1, 2, 3, 4), features={"dry_bean": 500, "skin": 200},
     baseline_rows=200_000, attack_sizes=(1, 2, 4, 8, 16), attack_sites=50,
 )  # fmt: skip
