@@ -15,7 +15,7 @@ from kohort.rng import Streams
 from kohort.runs.simulation import Population
 from kohort.studies.harness.runs import Runs, summarise
 from kohort.studies.harness.validation import validation_rows
-from kohort.studies.oneshot.fedavg import choose, first_within
+from kohort.studies.oneshot.fedavg import choose, first_within, smoothed
 from kohort.studies.oneshot.figures import rounds_of_equation_16
 from kohort.studies.oneshot.plans import bounds_around_mean, oneshot_plan, tables_here
 from kohort.studies.oneshot.study import FULL, QUICK, run_study
@@ -126,6 +126,7 @@ def test_every_setting_of_the_full_study_can_be_summed() -> None:
 def test_averaging_stops_where_more_rounds_bring_nothing() -> None:
     assert first_within((0.5, 0.8, 0.899, 0.9, 0.9), 0.001) == 3
     assert first_within((0.9, 0.8), 0.0) == 1
+    assert smoothed((0.6, 0.8, 0.1, 0.3), 2) == pytest.approx([0.6, 0.7, 0.45, 0.2])
 
 
 def test_averaging_is_chosen_on_validation_rows(small_tables: Path) -> None:

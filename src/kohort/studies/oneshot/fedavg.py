@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from statistics import fmean
 from typing import Final
 
 from kohort.studies.harness.charts import line_chart, point
@@ -12,9 +13,11 @@ from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.harness.runs import Runs, RunSummary
 from kohort.studies.oneshot.plans import OneshotDepth, OneshotSession, Table, fedavg_plan, oneshot_plan
 
-__all__ = ["AveragingChoice", "choose", "first_within", "with_fedavg"]
+__all__ = ["AveragingChoice", "choose", "first_within", "smoothed", "with_fedavg"]
 
 TUNED_SITES: Final = 20
+WIDTH: Final = 10
+"""Rounds whose mean accuracy a setting is judged by."""
 ENOUGH: Final = 0.001
 """How much accuracy on validation rows FedAvg may lose for fewer rounds."""
 
@@ -29,13 +32,18 @@ class AveragingChoice:
     accuracy: float
 
 
-def first_within(curve: tuple[float, ...], margin: float) -> int:
-    """The first round, counted from 1, whose accuracy is within `margin` of the curve's best."""
-    return next(number for number, value in enumerate(curve, start=1) if value >= max(curve) - margin)
+def smoothed(curve: Sequence[float], width: int = WIDTH) -> list[float]:
+    """The mean of the last `width` values up to each place: one lucky round of an unstable rate counts little."""
+    return [fmean(curve[max(0, place - width + 1) : place + 1]) for place in range(len(curve))]
+
+
+def first_within(curve: Sequence[float], margin: float) -> int:
+    """The first round, counted from 1, whose accuracy is within `margin` of the curve's end."""
+    return next(number for number, value in enumerate(curve, start=1) if value >= curve[-1] - margin)
 
 
 def choose(runs: Runs[RunSummary], table: Table, fraction: float, depth: OneshotDepth) -> AveragingChoice:
-    """The rate and batch that are best on validation rows, and as few rounds as come near that.
+    """The rate and batch whose last rounds are best on validation rows, and as few rounds as come near that.
 
     Args:
         runs: Runs over sites whose validation rows are held out.
@@ -52,7 +60,8 @@ def choose(runs: Runs[RunSummary], table: Table, fraction: float, depth: Oneshot
             table, sites=TUNED_SITES, fraction=fraction, rounds=depth.rounds, batch=batch, rate=rate
         )  # fmt: skip
         (curve,) = (one.curve for one in runs.of(plan))
-        found.append(AveragingChoice(rate, batch, first_within(curve, ENOUGH), max(curve)))
+        steady = smoothed(curve)
+        found.append(AveragingChoice(rate, batch, first_within(steady, ENOUGH), steady[-1]))
     return max(found, key=lambda one: one.accuracy)
 
 

@@ -104,8 +104,8 @@ def _notes(depth: OneshotDepth, here: list[str]) -> list[str]:
         "Simulated sites may have a single row. The default policy refuses that where no secure sum hides it.",
         "Masks add up at most 500 sites, so sums over 2,000 and 20,000 sites are encrypted; ckks stops at 2,000.",
         "In a replica test rows are copies of training rows, as in the paper; accuracies are of the tables themselves.",
-        "FedAvg: rate and batch by accuracy on a fifth of the training rows of each of 20 sites, then as few rounds as "
-        "come within 0.1 points of the best there. Times are warm: a run of each kind was made before.",
+        "FedAvg: rate and batch by accuracy of the last ten rounds on a fifth of the training rows of 20 sites each, "
+        "then as few rounds as come within 0.1 points of that. Times are warm: a run of each kind was made before.",
     ]
     absent = [name for name in depth.tables if name not in here]
     if absent:
