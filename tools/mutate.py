@@ -298,7 +298,7 @@ def main() -> int:
     found: Counter[str] = Counter()
     for one in tried(sampled(given.count, given.seed, given.only), Reach(given.reach)):
         found[str(one["outcome"])] += 1
-        print(f"{one['outcome']:9}{one['file']}:{one['line']} {one['kind']}", flush=True)
+        print(f"{one['outcome']:10}{one['file']}:{one['line']} {one['kind']}", flush=True)
         if given.out is not None:
             given.out.parent.mkdir(parents=True, exist_ok=True)
             with given.out.open("a", encoding="utf-8") as file:
