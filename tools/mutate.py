@@ -22,7 +22,6 @@ import ast
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.mutation import JOBS, load_libraries, until_one_fails  # noqa: E402 - what tests share is not installed
+from tests.support.mutation import JOBS, changed_file, load_libraries, until_one_fails  # noqa: E402 - what tests share is not installed
 
 PACKAGE = ROOT / "src" / "kohort"
 MOST = 20.0
@@ -240,19 +239,12 @@ def _attempt(given: tuple[Mutant, Sequence[str], Path]) -> dict[str, object]:
     mutant, tests, folder = given
     if not tests:
         return {**asdict(mutant), "outcome": "unreached", "by": None, "seconds": 0.0}
-    source = folder / str(os.getpid())
-    if not source.exists():
-        shutil.copytree(ROOT / "src", source)
-    path = source / "kohort" / mutant.file
-    whole, written = path.read_text(encoding="utf-8"), path.stat()
     if mutant.file in LOCAL_SEARCH:
         os.environ["NUMBA_DISABLE_JIT"] = "1"  # a compiled kernel would come from a cache
     try:
-        path.write_text(changed(whole, mutant), encoding="utf-8")
-        found = until_one_fails(source, tests, collecting=True)
+        with changed_file(folder, mutant.file, lambda text: changed(text, mutant)) as source:
+            found = until_one_fails(source, tests, collecting=True)
     finally:
-        path.write_text(whole, encoding="utf-8")
-        os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))  # what was compiled of it is still good
         os.environ.pop("NUMBA_DISABLE_JIT", None)
     outcome = "killed" if found.failed else "survived" if found.in_time else "slow"
     return {**asdict(mutant), "outcome": outcome, "by": found.failed, "seconds": round(found.cpu, 1)}

@@ -24,14 +24,26 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import NamedTuple
 
-__all__ = ["JOBS", "REMEMBERED", "ROOT", "Ended", "Mutant", "load_libraries", "main", "mutated", "until_one_fails"]
+__all__ = [
+    "JOBS",
+    "REMEMBERED",
+    "ROOT",
+    "Ended",
+    "Mutant",
+    "changed_file",
+    "load_libraries",
+    "main",
+    "mutated",
+    "until_one_fails",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 REMEMBERED = Path(__file__).with_name("caught_by.json")
@@ -146,16 +158,35 @@ def until_one_fails(source: Path, chosen: Sequence[str], *, collecting: bool = F
     return Ended(None if code == 0 else named[1] if named else "a test", spent.ru_utime + spent.ru_stime)
 
 
-def _attempt(given: tuple[Mutant, str, Path]) -> _Tried:
-    """Try one mutant: "caught", "SURVIVED" or "TOO SLOW", by which test, and the processor seconds it took."""
-    mutant, first, folder = given
+@contextmanager
+def changed_file(folder: Path, file: str, change: Callable[[str], str]) -> Iterator[Path]:
+    """A copy of the source with one file changed, as long as the context lasts; one copy per process.
+
+    Args:
+        folder: Where copies are kept.
+        file: The file, below the package.
+        change: Makes its new text.
+
+    Yields:
+        The folder that holds kohort.
+    """
     source = folder / str(os.getpid())
     if not source.exists():
         shutil.copytree(ROOT / "src", source)
-    path = source / "kohort" / mutant.file
+    path = source / "kohort" / file
     whole, written = path.read_text(encoding="utf-8"), path.stat()
-    path.write_text(mutated(whole, mutant), encoding="utf-8")
+    path.write_text(change(whole), encoding="utf-8")
     try:
+        yield source
+    finally:
+        path.write_text(whole, encoding="utf-8")
+        os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))  # what was compiled of it is still good
+
+
+def _attempt(given: tuple[Mutant, str, Path]) -> _Tried:
+    """Try one mutant: "caught", "SURVIVED" or "TOO SLOW", by which test, and the processor seconds it took."""
+    mutant, first, folder = given
+    with changed_file(folder, mutant.file, lambda text: mutated(text, mutant)) as source:
         asked = [[first]] if first and (ROOT / first.partition("::")[0]).exists() else []
         cpu, found = 0.0, Ended(None, 0.0)
         for chosen in [*asked, [*mutant.tests.split(), *(["-k", mutant.only] if mutant.only else [])]]:
@@ -163,9 +194,6 @@ def _attempt(given: tuple[Mutant, str, Path]) -> _Tried:
             cpu += found.cpu
             if found.failed or not found.in_time:
                 break
-    finally:
-        path.write_text(whole, encoding="utf-8")
-        os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))  # what was compiled of it is still good
     said = "caught" if found.failed else "SURVIVED" if found.in_time else "TOO SLOW"
     return _Tried(mutant, said, found.failed or "", cpu)
 

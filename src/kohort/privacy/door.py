@@ -107,8 +107,6 @@ def door(
         payloads=payloads,
         refusals=refusals,
     )
-    if refusals.count(None) == len(refusals):
-        return [None] * len(refusals)
     return [
         None if reason is None else Refusal(site.name, reason) for site, reason in zip(sites, refusals, strict=True)
     ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kohort.rng import Streams
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.oneshot.paper import ACCURACY, BASELINES
-from kohort.studies.oneshot.plans import OneshotSession, Table, oneshot_plan
+from kohort.studies.oneshot.plans import OneshotSession, Table, listed, oneshot_plan
 from kohort.tables.persons import hold_out
 
 __all__ = ["baselines"]
@@ -49,10 +49,7 @@ def baselines(session: OneshotSession, tables: Mapping[str, Table]) -> Part:
     """Every classifier on the split of the runs; mean and median without ours, as in the paper."""
     most_rows = session.depth.baseline_rows
     rows = []
-    for name, printed in ACCURACY.items():
-        if name not in tables:
-            continue
-        table = tables[name]
+    for name, table, printed in listed(tables, ACCURACY):
         (ours,) = session.runs.of(oneshot_plan(table, sites=20), seeds=[0])
         rows.append(Found(f"{name}: one shot", ours.percent, printed))
         found = {}

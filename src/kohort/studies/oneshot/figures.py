@@ -11,7 +11,7 @@ from kohort.runs.run import run
 from kohort.studies.harness.charts import line_chart, point
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.oneshot.paper import ACCURACY, ROUNDS_SKIN, SHAPES, SITE_ROWS
-from kohort.studies.oneshot.plans import OneshotSession, Table, bounds_around_mean, oneshot_plan
+from kohort.studies.oneshot.plans import OneshotSession, Table, bounds_around_mean, listed, oneshot_plan
 
 __all__ = ["by_sites", "communication", "linear_accuracy", "more_power", "rounds_of_equation_16", "shapes",
            "warm_up"]  # fmt: skip
@@ -26,10 +26,7 @@ Curves = dict[str, list[dict[str, Any]]]
 def shapes(tables: Tables) -> Part:
     """Tables 1 and 2, for the tables on this machine and their replicas."""
     sizes, per_site = [], []
-    for name, printed in SHAPES.items():
-        if name not in tables:
-            continue
-        table = tables[name]
+    for name, table, printed in listed(tables, SHAPES):
         rows = table.frame.height
         found = {"rows": rows, "attributes": len(table.inputs), "classes": table.classes}
         for (what, ours), paper in zip(found.items(), printed, strict=True):
@@ -49,9 +46,8 @@ def warm_up(table: Table, schemes: Iterable[str]) -> None:
 def linear_accuracy(session: OneshotSession, tables: Tables) -> Part:
     """The paper's model: accuracy over several splits."""
     rows = [
-        Found.mean(name, session.runs.values(oneshot_plan(tables[name], sites=20), lambda one: one.percent), printed)
-        for name, printed in ACCURACY.items()
-        if name in tables
+        Found.mean(name, session.runs.values(oneshot_plan(table, sites=20), lambda one: one.percent), printed)
+        for name, table, printed in listed(tables, ACCURACY)
     ]
     return Part([ResultTable("Accuracy of the one-layer network (%)", "Tables 3 and 4", rows)])
 
@@ -109,10 +105,7 @@ def rounds_of_equation_16(site_rows: Sequence[int], inputs: int, fraction: float
 def communication(session: OneshotSession, tables: Tables) -> Part:
     """Figure 7, equation 16 with 20,000 sites, and the bytes that are really sent."""
     sites, rows, sent, points = session.depth.bytes_sites, [], [], []
-    for name, (_, site_rows) in SITE_ROWS.items():
-        if name not in tables:
-            continue
-        table = tables[name]
+    for name, table, (_, site_rows) in listed(tables, SITE_ROWS):
         for fraction in FRACTIONS:
             needed = rounds_of_equation_16([max(1, site_rows)], len(table.inputs), fraction)
             printed = ROUNDS_SKIN if name == "skin" and fraction == 0.3 else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import polars as pl
@@ -22,11 +22,12 @@ from kohort.tables.datasets.catalogue import Dataset, load_dataset
 
 __all__ = [
     "TABLES", "OneshotDepth", "OneshotRun", "OneshotSession", "Summarise", "Table", "bounds_around_mean", "fedavg_plan",
-    "oneshot_plan", "tables_here",
+    "listed", "oneshot_plan", "tables_here",
 ]  # fmt: skip
 
 TABLES: Final = ("dry_bean", "dry_bean:x10", "skin", "higgs", "higgs:x4", "miniboone", "susy", "hepmass")
 """Replicas as the paper makes them: its Figures 2-4 and Table 2 use those, its accuracies the tables themselves."""
+P = TypeVar("P")
 TARGETS: Final = ("label", "class", "signal")
 
 
@@ -70,6 +71,11 @@ def _table(name: str, loaded: Dataset) -> Table:
     open_ended = [column for column in frame.columns if column != target and column not in known]
     bounds = {column: (float(frame[column].min()), float(frame[column].max())) for column in open_ended}  # type: ignore[arg-type] # numbers
     return Table(name, target, frame, bounds)
+
+
+def listed(tables: Mapping[str, Table], printed: Mapping[str, P]) -> Iterator[tuple[str, Table, P]]:
+    """The tables that the paper prints something of and that are on this machine, with what it prints."""
+    return ((name, tables[name], found) for name, found in printed.items() if name in tables)
 
 
 def bounds_around_mean(table: Table, deviations: float = 3.0) -> dict[str, tuple[float, float]]:
