@@ -324,8 +324,8 @@ def large(tmp_path: Path, table_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     table = pl.read_csv(table_file)
     table = table.with_columns(pl.Series("patient_id", [f"P-{number:05d}" for number in range(table.height)]))
     table.write_parquet(tmp_path / "large.parquet")
-    monkeypatch.setattr("kohort.evaluate.in_parts.LARGE", 0)
-    monkeypatch.setattr("kohort.evaluate.in_parts.PART_BYTES", 1_000)
+    monkeypatch.setattr("kohort.tables.parts.LARGE", 0)
+    monkeypatch.setattr("kohort.tables.parts.PART_BYTES", 1_000)
     return tmp_path / "large.parquet"
 
 
@@ -337,7 +337,7 @@ def test_a_table_read_in_parts_is_predicted_as_in_one_piece(
     assert code == 0, said
     assert "read in" in said
     assert ("patient_id" in said) == ("--keep" not in more)
-    monkeypatch.setattr("kohort.evaluate.in_parts.LARGE", 1 << 40)
+    monkeypatch.setattr("kohort.tables.parts.LARGE", 1 << 40)
     code, _, said = kohort_here("predict", model, large, "--out", tmp_path / "whole.parquet", *more)
     assert code == 0
     assert "read in" not in said
@@ -374,8 +374,8 @@ def test_parts_count_what_is_missing_and_unknown_together_and_leave_nothing_behi
 
 
 def test_text_files_and_small_tables_are_read_at_once(table_file: Path, tmp_path: Path) -> None:
-    from kohort.evaluate.in_parts import in_parts
+    from kohort.tables.parts import is_large
 
     pl.read_csv(table_file).write_parquet(tmp_path / "small.parquet")
-    assert not in_parts(str(table_file), tmp_path / "a.parquet")
-    assert not in_parts(str(tmp_path / "small.parquet"), tmp_path / "a.parquet")
+    assert not is_large(str(table_file), tmp_path / "a.parquet")
+    assert not is_large(str(tmp_path / "small.parquet"), tmp_path / "a.parquet")

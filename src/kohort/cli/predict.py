@@ -70,10 +70,11 @@ def predict(
     from time import perf_counter
 
     from kohort.errors import ConfigError
-    from kohort.evaluate.in_parts import in_parts, predict_in_parts
+    from kohort.evaluate.in_parts import predict_in_parts
     from kohort.evaluate.tables import predicted_column
     from kohort.files import require_new
     from kohort.tables.frames import ENDINGS
+    from kohort.tables.parts import is_large
 
     began = perf_counter()
     if out.suffix.lower() not in ENDINGS:
@@ -82,7 +83,7 @@ def predict(
     trained = with_unseen(checked_model(model, cluster, site), unseen)
     # The table's own columns, whatever the mapping made of them; identifiers only if somebody names them.
     used = {*trained.encoder.schema.inputs, trained.target, *names(keep)}
-    if _row_by_row(trained, model) and in_parts(table, out):
+    if _row_by_row(trained, model) and is_large(table, out):
         # Any other word than the two known ones is refused by predict_table.
         found = predict_in_parts(trained, table, out, used=used, proba=proba, missing=missing)  # type: ignore[arg-type]
     else:

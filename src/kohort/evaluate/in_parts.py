@@ -17,12 +17,11 @@ import polars as pl
 from kohort.evaluate.tables import MissingCells, predict_table
 from kohort.files import disk_errors
 from kohort.models.base import Model
-from kohort.tables.memory import cell_bytes
-from kohort.tables.parts import LARGE, PART_BYTES, is_large
+from kohort.tables.parts import part_rows, row_count
 from kohort.tables.roles import suspected
 from kohort.tables.scanning import readable, scan_parquet
 
-__all__ = ["Predicted", "in_parts", "predict_in_parts"]
+__all__ = ["Predicted", "predict_in_parts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +41,6 @@ class Predicted:
     unknown: dict[str, int]
     hidden: tuple[str, ...]
     parts: int = 1
-
-
-def in_parts(source: str, out: Path) -> bool:
-    """Whether a table is to be read in parts: from Parquet to Parquet, and large.
-
-    Args:
-        source: Where the table is.
-        out: Where it goes.
-
-    Raises:
-        DataError: The file is damaged.
-    """
-    return is_large(source, out, LARGE)
 
 
 def predict_in_parts(
@@ -80,8 +66,8 @@ def predict_in_parts(
     """
     table = scan_parquet(source)
     with readable(source):
-        rows = int(table.select(pl.len()).collect().item())
-    step = max(1, rows * PART_BYTES // max(1, cell_bytes(table.collect_schema(), rows)))
+        rows = row_count(table)
+    step = part_rows(table, rows)
     skipped, unknown = 0, Counter[str]()
     hidden: tuple[str, ...] = ()
     with disk_errors(out):

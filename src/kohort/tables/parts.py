@@ -47,13 +47,12 @@ LOOKED_AT: Final = 64
 """Rows, for each range of a file to be sorted, that its limits are chosen from."""
 
 
-def is_large(source: str, out: Path, least: int | None = None) -> bool:
+def is_large(source: str, out: Path) -> bool:
     """Whether a table is to be read in parts: from Parquet to Parquet, and large.
 
     Args:
         source: Where the table is.
         out: Where it goes.
-        least: Bytes of cells above which it is large; `LARGE` when None.
 
     Returns:
         False also where the source is no file.
@@ -63,12 +62,11 @@ def is_large(source: str, out: Path, least: int | None = None) -> bool:
     """
     if not is_parquet(source) or out.suffix.lower() != ".parquet":
         return False
-    most = LARGE if least is None else least
-    if Path(source).stat().st_size * MOST_PACKED < most:
+    if Path(source).stat().st_size * MOST_PACKED < LARGE:
         return False
     table = scan_parquet(source)
     with readable(source):
-        return cell_bytes(table.collect_schema(), row_count(table)) > most
+        return cell_bytes(table.collect_schema(), row_count(table)) > LARGE
 
 
 def row_count(table: pl.LazyFrame) -> int:
