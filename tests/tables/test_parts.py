@@ -97,10 +97,18 @@ def test_what_the_disk_refuses_is_an_error_of_the_system(tmp_path: Path) -> None
         write_parts(lambda: iter([table(0)]), table(0).schema, tmp_path / "absent" / "out.parquet")
 
 
-def test_only_parquet_to_parquet_is_large(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "out", "limit", "large"),
+    [
+        ("in.parquet", "out.parquet", 5_000, True),
+        ("in.parquet", "out.parquet", 50_000, False),
+        ("in.parquet", "out.csv", 0, False),
+        ("absent.parquet", "out.parquet", 0, False),
+    ],
+)
+def test_only_parquet_to_parquet_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, out: str, limit: int, large: bool
+) -> None:
     table(0).write_parquet(tmp_path / "in.parquet")
-    source = str(tmp_path / "in.parquet")
-    assert is_large(source, tmp_path / "out.parquet", 5_000)
-    assert not is_large(source, tmp_path / "out.parquet", 50_000)
-    assert not is_large(source, tmp_path / "out.csv", 0)
-    assert not is_large(str(tmp_path / "absent.parquet"), tmp_path / "out.parquet", 0)
+    monkeypatch.setattr("kohort.tables.parts.LARGE", limit)
+    assert is_large(str(tmp_path / source), tmp_path / out) is large
