@@ -107,6 +107,25 @@ def test_the_sums_do_not_depend_on_who_holds_which_row() -> None:
     assert (whole == split).all()
 
 
+@pytest.mark.parametrize("largest", [1.0, 2.0**22])
+def test_the_sums_are_those_of_whole_numbers_row_by_row(largest: float) -> None:
+    """Floating point adds them exactly: with large residuals, fewer rows at once."""
+    moments, design, codes = made([5, 7, 3, 9], 900)
+    residuals = np.random.default_rng(7).uniform(-largest, largest, (900, 1))
+    times = times_counted(design.places)
+    found = iter(moments.counted(design, residuals).tolist())
+    for (left, right), (one, two) in moments.curves.items():
+        for high, wide in product(range(len(one)), range(len(two))):
+            rows = zip(residuals[:, 0], times, codes[left], codes[right], strict=True)
+            wanted = sum(
+                int(residual * 2**16) * int(often) * int(one[high, a]) * int(two[wide, b])
+                for residual, often, a, b in rows
+            )
+            assert next(found) == wanted
+    next(found)  # the squares
+    assert next(found, None) is None
+
+
 def test_a_pair_has_fewer_sums_than_cells() -> None:
     moments, *_ = made([2, 2, 3, 4, 12, 12], 3000)
     sizes = moments.choice.bins.sizes

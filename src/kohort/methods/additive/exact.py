@@ -30,7 +30,7 @@ from kohort.models.additive.moments import PairMoments, most_sums
 from kohort.models.additive.precision import rounded_errors, rounded_values
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
-from kohort.rounds.totals.learner import Memory, Whole, per_row
+from kohort.rounds.totals.learner import Memory, Whole, bounded, per_row
 from kohort.rounds.totals.pairs import rounds_pairs
 
 __all__ = ["ExactLearner"]
@@ -124,7 +124,7 @@ class ExactLearner(AdditiveLearner):
     def _last(self) -> bool:
         return self.number == self.config.totals - 1
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Cells and numbers about the target; then residuals per bin and the loss, at the end squares, too."""
         if self.number == 0:
@@ -133,7 +133,7 @@ class ExactLearner(AdditiveLearner):
             return pair_cells(self.known_bins)
         return self._own + self._of_pairs_length
 
-    @property
+    @cached_property
     def _of_pairs_length(self) -> int:
         """How many numbers of the next total are about pairs of columns; a hub does not know the values."""
         if self.chooses:
@@ -152,21 +152,21 @@ class ExactLearner(AdditiveLearner):
         if self.pairs:
             return count_pairs(self.known_bins, self._design(rows, memory), memory.persons)
         residuals, losses = self._residuals(rows, memory, self._at.w)
-        design, bounded = self._design(rows, memory), np.clip(residuals, -LARGEST_RESIDUAL, LARGEST_RESIDUAL)
-        parts = [design.summed(per_row(bounded, RESIDUAL_STEPS)).ravel()]
+        design, residuals = self._design(rows, memory), bounded(residuals, LARGEST_RESIDUAL)
+        parts = [design.summed(per_row(residuals, RESIDUAL_STEPS)).ravel()]
         if self._last:
-            parts.append(design.summed(per_row(np.square(bounded), RESIDUAL_STEPS)).ravel())
-        loss = per_row(np.clip(losses, -LARGEST_LOSS, LARGEST_LOSS), LOSS_STEPS).sum()
-        return np.concatenate([*parts, [loss], self._of_pairs(design, bounded, memory)]).astype(np.int64)
+            parts.append(design.summed(per_row(np.square(residuals), RESIDUAL_STEPS)).ravel())
+        loss = per_row(bounded(losses, LARGEST_LOSS), LOSS_STEPS).sum()
+        return np.concatenate([*parts, [loss], self._of_pairs(design, residuals, memory)]).astype(np.int64)
 
-    def _of_pairs(self, design: Design, bounded: Floats, memory: Memory) -> Whole:
+    def _of_pairs(self, design: Design, residuals: Floats, memory: Memory) -> Whole:
         """What rows add to the part of a total that is about pairs of columns."""
         if self.chooses:
             memory.forget(Design)  # the next total has bins of pairs
-            return self._choice.counted(design, np.nan_to_num(bounded), memory.persons)
+            return self._choice.counted(design, np.nan_to_num(residuals), memory.persons)
         if not self.looks:
             return np.empty(0, dtype=np.int64)
-        counted = self._looking.counted(design, np.nan_to_num(bounded))
+        counted = self._looking.counted(design, np.nan_to_num(residuals))
         return np.pad(counted, (0, self._of_pairs_length - len(counted)))
 
     def expected(self, rows: Rows, memory: Memory) -> Floats:
@@ -215,13 +215,13 @@ class ExactLearner(AdditiveLearner):
         # Every row is in one bin of the first column, so these sums are those of the intercept.
         overall = gradient[: int(self.known_bins.sizes[0])].sum(axis=0)
         moved = self._at.after(self.metric, np.vstack([gradient, overall[None, :]]), float(total[-1]) / LOSS_STEPS)
-        bounded = replace(moved, w=self._constrained(moved.w))
+        constrained = replace(moved, w=self._constrained(moved.w))
         if not self._last:
-            return replace(self, number=self.number + 1, descent=bounded)
+            return replace(self, number=self.number + 1, descent=constrained)
         errors = self._errors(total[size : 2 * size].reshape(-1, self.outputs) / RESIDUAL_STEPS)
-        values = rounded_values(bounded.w, errors, self._monotone_parts.values())
+        values = rounded_values(constrained.w, errors, self._monotone_parts.values())
         told = np.zeros((0, 0)) if self.link == "log" else rounded_errors(errors[:-1])
-        return replace(self, number=self.number + 1, descent=replace(bounded, w=values), errors=told)
+        return replace(self, number=self.number + 1, descent=replace(constrained, w=values), errors=told)
 
     def _errors(self, squares: Floats) -> Floats:
         """Standard errors of values and intercepts, given the other columns, from squared residuals per bin."""

@@ -69,11 +69,12 @@ class Column:
         if self.kind == "onehot":
             return np.asarray(own.argmax(axis=1), dtype=np.int32)
         values = own[:, 0].astype(np.float64)
+        values[np.isnan(values)] = 0.0
         if self.kind == "number":
-            found = np.searchsorted(_edges(self._grid), np.nan_to_num(values), side="left")
+            found = np.searchsorted(self.edges, values, side="left")
         else:
             steps = self.cells - 1 - (self.missing and self.kind == "steps")
-            found = np.rint(np.clip(np.nan_to_num(values), 0.0, 1.0) * steps).astype(np.int64)
+            found = np.rint(np.clip(values, 0.0, 1.0) * steps).astype(np.int64)
         if self.missing and self.features > 1:
             found = np.where(own[:, 1] > 0.5, self.cells - 1, found)
         return found.astype(np.int32)

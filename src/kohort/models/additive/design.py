@@ -17,6 +17,8 @@ from kohort.models.soft import GRID, SoftColumn, shares_of
 __all__ = ["Design", "count_cells", "design_of"]
 
 Whole = NDArray[np.int64]
+BLOCK = 2**16
+"""Most cells of several columns that are looked up in one call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,13 @@ class Design:
     """How many there are."""
     spread: tuple[_Spread, ...] = ()
 
+    @property
+    def _blocks(self) -> list[NDArray[np.int32]]:
+        """The places of a few columns at a time: few calls for few rows, little memory for many."""
+        columns, rows = self.places.shape
+        width = max(1, BLOCK // max(rows, 1))
+        return [self.places[first : first + width] for first in range(0, columns, width)]
+
     def scores(self, values: Floats, intercept: Floats) -> Floats:
         """Scores of the rows, added column by column, so that they do not depend on the other rows.
 
@@ -54,8 +63,9 @@ class Design:
         """
         scores = np.repeat(intercept[None, :], self.places.shape[1], axis=0)
         padded = np.vstack([values, np.zeros((1, values.shape[1]))]) if self.spread else values
-        for own in self.places:
-            scores += padded[own]
+        for block in self._blocks:
+            for added in padded[block]:
+                scores += added
         for part in self.spread:
             mixed = np.zeros((len(part.shares), values.shape[1]))
             for place in range(part.shares.shape[1]):
@@ -73,9 +83,10 @@ class Design:
             [bins, outputs]; the same whichever rows stand together.
         """
         total, weights = np.zeros((self.bins + 1, numbers.shape[1])), numbers.astype(np.float64)
-        for own in self.places:
+        for block in self._blocks:
             for output in range(numbers.shape[1]):
-                total[:, output] += np.bincount(own, weights=weights[:, output], minlength=len(total))
+                repeated = np.tile(weights[:, output], len(block))
+                total[:, output] += np.bincount(block.ravel(), weights=repeated, minlength=len(total))
         found = total[: self.bins].astype(np.int64)
         for part in self.spread:
             units = np.trunc(weights[part.rows] / GRID)  # so that no norm grows

@@ -186,20 +186,44 @@ class PairMoments:
         Returns:
             Whole numbers: by pair, output and curves; behind them the sum of squared residuals.
         """
-        times = times_counted(design.places)
-        units = np.trunc(residuals * RESIDUAL_STEPS) * times[:, None]
-        own = {
-            number: design.places[number].astype(np.int64) - self.choice.part(number).start for number in self._curves
-        }
-        parts = [np.empty(0, dtype=np.int64)]
-        for (left, right), (one, two) in self.curves.items():
-            shape = one.shape[1], two.shape[1]
-            cells = own[left] * shape[1] + own[right]
-            for unit in units.T:
-                held = np.bincount(cells, weights=unit, minlength=shape[0] * shape[1]).astype(np.int64)
-                parts.append((one @ held.reshape(shape) @ two.T).ravel())
+        units = np.trunc(residuals * RESIDUAL_STEPS) * times_counted(design.places)[:, None]
+        step = _exact_rows(float(np.abs(units).max(initial=0.0)))
+        products = np.zeros((self.choice.outputs, self._high, self._high), dtype=np.int64)
+        for first in range(0, len(units), step):
+            rows = slice(first, first + step)
+            values = self._values(design.places[:, rows])
+            for output, unit in enumerate(units[rows].T):
+                products[output] += ((values * unit) @ values.T).astype(np.int64)
         squares = np.trunc(np.square(residuals) * RESIDUAL_STEPS).sum()
-        return np.concatenate([*parts, [int(squares)]]).astype(np.int64)
+        return np.append(products.ravel()[self._wanted], np.int64(squares))
+
+    @cached_property
+    def _first(self) -> dict[int, int]:
+        """The place of each column's first curve among the curves of all columns."""
+        ends = np.cumsum([0, *(len(curves) for curves in self._curves.values())]).tolist()
+        return dict(zip(self._curves, ends, strict=False))
+
+    @property
+    def _high(self) -> int:
+        """How many curves all columns have."""
+        return sum(len(curves) for curves in self._curves.values())
+
+    def _values(self, places: NDArray[np.int32]) -> Floats:
+        """All curves at the bins of rows, [curves, rows]."""
+        parts = [curves[:, places[number] - self.choice.part(number).start] for number, curves in self._curves.items()]
+        return np.concatenate([np.empty((0, places.shape[1])), *parts])
+
+    @cached_property
+    def _wanted(self) -> Whole:
+        """The places of the sums among the products of all curves with all: by pair, output and curves."""
+        size, outputs = self._high, np.arange(self.choice.outputs)[:, None, None]
+        parts = [
+            ((outputs * size + self._first[left] + np.arange(len(one))[:, None]) * size)
+            + self._first[right]
+            + np.arange(len(two))
+            for (left, right), (one, two) in self.curves.items()
+        ]
+        return np.concatenate([np.empty(0, dtype=np.int64), *(part.ravel() for part in parts)])
 
     def gains(self, total: Whole, *, curvature: float) -> dict[tuple[int, int], float]:
         """By how much more than noise each candidate would lower the loss.
@@ -224,3 +248,8 @@ class PairMoments:
     def looked_at(self, total: Whole, *, curvature: float) -> tuple[tuple[int, int], ...]:
         """The pairs of the largest gain that form no cycle; see `gains`."""
         return acyclic(self.gains(total, curvature=curvature))
+
+
+def _exact_rows(largest: float) -> int:
+    """How many rows can be added in floating point at once: no sum reaches 2^53, so that none is rounded."""
+    return int(min(max(2.0**53 // (max(largest, 1.0) * (LARGEST * CURVE_STEPS + 1.0) ** 2), 1.0), 2.0**15))

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kohort.crypto.sums.scheme import MIN_SITES
 from kohort.crypto.sums.session import SumSession
@@ -160,10 +161,28 @@ class ApprovedPlan:
         Raises:
             IntegrityError: The list is empty, holds a site twice, or one that is not in the plan.
         """
-        found = np.frombuffer(places, dtype="<u4").tolist() if len(places) % 4 == 0 else []
-        if not found or len(set(found)) != len(found) or max(found) >= len(self.sites):
+        return list(self._names[self.read_places(places)])
+
+    def read_places(self, places: bytes) -> NDArray[np.uint32]:
+        """The places of sites that a request carries.
+
+        Args:
+            places: What `places_of` made.
+
+        Returns:
+            Each site's place among those of the plan.
+
+        Raises:
+            IntegrityError: The list is empty, holds a site twice, or one that is not in the plan.
+        """
+        found = np.frombuffer(places, dtype="<u4") if len(places) % 4 == 0 else np.empty(0, dtype="<u4")
+        if not len(found) or found.max() >= len(self.sites) or np.bincount(found).max() > 1:
             raise IntegrityError("the list of sites in a total cannot be right")
-        return [self.sites[place] for place in found]
+        return found
+
+    @cached_property
+    def _names(self) -> NDArray[np.object_]:
+        return np.asarray(self.sites, dtype=object)
 
     def sum_groups(self, members: tuple[str, ...]) -> list[tuple[str, ...]]:
         """The public groups of a sum's members, which are in a total together or not at all.

@@ -48,7 +48,7 @@ from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
 from kohort.rounds.phase_rows import rows_of
 from kohort.rounds.summing import SumState, SumTask, open_session, sum_steps, sum_task
 from kohort.rounds.totals.course import ROOM, Course, CourseTasks
-from kohort.rounds.totals.learner import Learner, Setting, Whole
+from kohort.rounds.totals.learner import Learner, Setting, Whole, bounded
 from kohort.rounds.totals.learner_state import LearnerState, first_key, next_key
 from kohort.rounds.totals.pairs import rounds_next, rounds_pairs, signed_total, small_pairs
 from kohort.rounds.totals.protection import grouped, has_budget, is_checked, scheme_of, seals_next
@@ -215,22 +215,22 @@ class CheckedTraining:
 
     def _advance(self, site: Site, announced: bytes, places: bytes) -> None:
         """Take the step of one round, if the announced total is what the sites contributed."""
-        state, names = site.state(LearnerState), site.plan.sites_at(places)
+        state, added = site.state(LearnerState), len(site.plan.read_places(places))
         learner = state.learner
         if learner is None or len(announced) % 8:
             raise IntegrityError("the total of a round came in before the round")
         total = np.frombuffer(announced, dtype="<u8").astype(np.uint64)
         if rounds_next(site.plan, learner):
-            total = signed_total(site, self.pair_total.name, state.round, names, total)
+            total = signed_total(site, self.pair_total.name, state.round, site.plan.sites_at(places), total)
         elif is_checked(site.plan):
             secret, binding = secret_of(site), self._binding(site.plan, state.round)
-            total = proven_total(secret, binding, names, total)
-            total = unsealed(secret, binding, len(names), total) if seals_next(site.plan, learner) else total
+            total = proven_total(secret, binding, site.plan.sites_at(places), total)
+            total = unsealed(secret, binding, added, total) if seals_next(site.plan, learner) else total
         signed = from_residues(total).view(np.int64)
         if len(signed) != learner.length:
             raise IntegrityError("the total of a round has another length")
-        key = next_key(state.key, signed, len(names))
-        state.learner = self._shared(key, lambda: learner.after(signed, len(names)))
+        key = next_key(state.key, signed, added)
+        state.learner = self._shared(key, lambda: learner.after(signed, added))
         state.key, state.round = key, state.round + 1
 
     def _at_round(self, site: Site, number: int, inputs: Mapping[str, bytes], members: int) -> Learner:
@@ -252,8 +252,7 @@ class CheckedTraining:
             raise SiteError(f"a learner of {self.name!r} gives other numbers than it announced")
         if has_budget(site.plan):
             numbers = numbers + self._noise(site, request, learner)
-        bound = ROOM // state.members
-        return np.clip(numbers, -bound, bound), rows.count
+        return bounded(numbers, ROOM // state.members), rows.count
 
     def _noise(self, site: Site, request: Request, learner: Learner) -> Whole:
         from kohort.models.dp_sgd.fit import gaussian

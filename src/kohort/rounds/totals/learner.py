@@ -26,7 +26,7 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.state import StateArrays
 from kohort.tables.encoder import Encoder
 
-__all__ = ["Learner", "Memory", "Setting", "Whole", "learn_pooled", "per_row"]
+__all__ = ["Learner", "Memory", "Setting", "Whole", "bounded", "learn_pooled", "per_row"]
 
 Whole = NDArray[np.int64]
 """Whole numbers: contributions and totals."""
@@ -68,6 +68,19 @@ class Memory:
         self._kept.pop(kind, None)
 
 
+def bounded(values: NDArray[Any], largest: float) -> NDArray[Any]:
+    """Numbers between -`largest` and `largest`; `np.clip` takes five times as long over few rows.
+
+    Args:
+        values: Any numbers.
+        largest: The bound, of the same kind.
+
+    Returns:
+        The nearest numbers within it.
+    """
+    return np.asarray(np.minimum(np.maximum(values, -largest), largest))
+
+
 def per_row(values: NDArray[Any], scale: float) -> Whole:
     """Numbers of single rows as whole numbers of a grid, rounded towards zero so that no norm grows.
 
@@ -78,8 +91,8 @@ def per_row(values: NDArray[Any], scale: float) -> Whole:
     Returns:
         Whole numbers of the same shape. What is not finite becomes 0: an error would tell of rows.
     """
-    numbers = np.nan_to_num(np.asarray(values, dtype=np.float64) * scale, posinf=0.0, neginf=0.0)
-    return np.trunc(numbers).astype(np.int64)
+    numbers = np.asarray(values, dtype=np.float64) * scale
+    return np.trunc(np.where(np.isfinite(numbers), numbers, 0.0)).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
