@@ -247,19 +247,20 @@ def measure_combinations(counted: Combinations) -> Anonymity:
     )
 
 
-def rarest_value(frame: Any, column: str, persons: str) -> int:
+def rarest_value(frame: Any, column: str, persons: str | None = None) -> int:
     """How many persons have the rarest value of a column.
 
     Args:
         frame: A pandas, polars or pyarrow table.
         column: The column; null is a value.
-        persons: Column that says who a row is about.
+        persons: Column that says who a row is about; None where every row is its own person.
 
     Returns:
         The number of persons.
     """
     table = as_frame(frame)
-    return smallest_class(group_rows(table, [column]), _person_codes(table, persons))
+    classes = group_rows(table, [column])
+    return int(classes.sizes.min()) if persons is None else smallest_class(classes, _person_codes(table, persons))
 
 
 def k_anonymity(frame: Any, *, quasi: Sequence[str]) -> int:

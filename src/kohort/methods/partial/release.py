@@ -93,7 +93,7 @@ def generalise_batch(
     classes = _Classes(cluster(Problem(code_table(on_grid, columns), sensitive, rule)), who)
     cells = {name: _released(frame[name], classes, schema, domain.columns[name]) for name in columns}
     released = pl.DataFrame([*cells.values(), *kept]).select(*schema.inputs, str(schema.target))
-    _verify(released, columns, private, domain, k, l, who)
+    _verify(released, columns, private, domain, k, l, persons)
     return released
 
 
@@ -156,18 +156,20 @@ def _verify(
     domain: Domain,
     k: int,
     l: int,  # noqa: E741 - the literature's own letter
-    persons: Integers,
+    persons: Integers | None,
 ) -> None:
     """Let the checker judge the rows as they would leave.
 
     Raises:
         IntegrityError: They do not hold what is claimed of them.
     """
-    judged = sets_as_text(released).with_columns(pl.Series(_PERSON, persons))
+    judged, who = sets_as_text(released), None
+    if persons is not None:
+        judged, who = judged.with_columns(pl.Series(_PERSON, persons)), _PERSON
     asked = l if l > 1 else None
-    broken = list(unmet(judged, quasi=columns, sensitive=private if asked else (), k=k, l=asked, persons=_PERSON))
+    broken = list(unmet(judged, quasi=columns, sensitive=private if asked else (), k=k, l=asked, persons=who))
     numbers = [name for name in private if domain.columns[name].kind == "number"]
-    broken += [f"a number of {name!r} is rarer" for name in numbers if rarest_value(judged, name, _PERSON) < k]
+    broken += [f"a number of {name!r} is rarer" for name in numbers if rarest_value(judged, name, who) < k]
     if broken:
         raise IntegrityError(f"the generalised batch does not hold what it claims: {'; '.join(broken)}")
 

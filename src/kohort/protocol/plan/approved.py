@@ -161,7 +161,7 @@ class ApprovedPlan:
         Raises:
             IntegrityError: The list is empty, holds a site twice, or one that is not in the plan.
         """
-        return list(self._names[self.read_places(places)])
+        return [self.sites[place] for place in self.read_places(places).tolist()]
 
     def read_places(self, places: bytes) -> NDArray[np.uint32]:
         """The places of sites that a request carries.
@@ -179,10 +179,6 @@ class ApprovedPlan:
         if not len(found) or found.max() >= len(self.sites) or np.bincount(found).max() > 1:
             raise IntegrityError("the list of sites in a total cannot be right")
         return found
-
-    @cached_property
-    def _names(self) -> NDArray[np.object_]:
-        return np.asarray(self.sites, dtype=object)
 
     def sum_groups(self, members: tuple[str, ...]) -> list[tuple[str, ...]]:
         """The public groups of a sum's members, which are in a total together or not at all.
