@@ -7,7 +7,7 @@ No error ever holds the value of a cell: columns, counts and file names only.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ConfigError",
@@ -18,6 +18,7 @@ __all__ = [
     "ResourceError",
     "SiteError",
     "nearest",
+    "nearest_column",
 ]
 
 
@@ -89,5 +90,28 @@ def nearest(word: str, choices: Iterable[str]) -> str:
         "Did you mean ...?" with the closest valid name, or a list of all of them when none is close.
     """
     known = sorted(choices)
+    return _close_match(word, known) or f"Valid: {', '.join(known)}"
+
+
+def nearest_column(word: str, columns: Sequence[str], asked: Iterable[str]) -> str:
+    """Suggest a correction for the name of a column.
+
+    Where a table has none of the columns that are asked for, its first line may hold cells, which no error may show.
+
+    Args:
+        word: The name that is not there.
+        columns: The names that the table's first line gives.
+        asked: All names that are asked for.
+
+    Returns:
+        As `nearest`, but the list of all names only where at least one of them was asked for.
+    """
+    if any(name in columns for name in asked):
+        return nearest(word, columns)
+    unknown = "None of the columns that are named is there: check that the first line of the file names its columns"
+    return _close_match(word, columns) or unknown
+
+
+def _close_match(word: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]!r}?" if close else f"Valid: {', '.join(known)}"
+    return f"Did you mean {close[0]!r}?" if close else ""

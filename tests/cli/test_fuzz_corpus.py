@@ -45,6 +45,9 @@ def test_what_must_not_happen_is_noticed(tmp_path: Path) -> None:
         assert fuzzing.judged(code, b"", out, case) is not None
     for printed in (b"Traceback", b"thread 'x' panicked at", b"zqxnorth", b"cell 73012"):
         assert fuzzing.judged(3, printed, out, case) is not None
+    explained = Case("model", "model.safetensors", b"", ("explain",))
+    assert fuzzing.judged(0, b"zqxnorth", out, explained) is None
+    assert fuzzing.judged(6, b"zqxnorth", out, explained) is not None
     (out / "made.csv").write_bytes(b"a,b\n1,2\n")
     assert fuzzing.judged(0, b"", out, case) is None
     assert fuzzing.judged(3, b"", out, case) is not None

@@ -280,6 +280,8 @@ def attempt(case: Case, here: Path, folder: Path) -> Failed | None:
         (folder / case.name).write_bytes(case.content)
     command = [word.format(**names) for word in case.command]
     code, printed = _forked(command, case, folder)
+    for place in (folder, here):  # their random names may look like a cell
+        printed = printed.replace(os.fsencode(place), b"FOLDER")
     return judged(code, printed, out, case)
 
 
@@ -357,8 +359,9 @@ def judged(code: int | None, printed: bytes, out: Path, case: Case) -> Failed | 
         return Failed(f"abort ({signal.Signals(-code).name})", printed)
     if code not in ALLOWED or any(trace in printed for trace in TRACES):
         return Failed(f"traceback or exit {code}", printed)
-    # harmonise is asked to show how tables at hand spell their values.
-    if case.kind != "mapping" and CELLS.search(printed):
+    # harmonise is asked to show how tables at hand spell their values, and explain what a model knows of them.
+    asked_for = case.kind == "mapping" or (case.command[0] == "explain" and code == 0)
+    if not asked_for and CELLS.search(printed):
         return Failed("a cell in a message", printed)
     left = sorted(path for path in out.rglob("*") if path.is_file())
     # A run that ends after something left its sites keeps its ledgers, which say so.

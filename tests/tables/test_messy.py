@@ -113,3 +113,12 @@ def test_numbers_with_a_few_words_among_them_are_noted_without_their_words(tmp_p
     told = open_table(path, ReadingOptions(null_values=("ninety or more",)))
     assert not any("a few words" in note for note in told.reading)
     assert told.frame["age"].dtype.is_numeric() or not noted
+
+
+def test_a_row_above_the_names_is_no_line_of_names(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("zqx9,73007,south\nwho,age,town\n" + "".join(f"zqx{n},{73010 + n},north\n" for n in range(8)))
+    table = open_table(str(path)).frame
+    assert table.columns == ["column_1", "column_2", "column_3"]
+    path.write_text("who,age\n" + "".join(f"zqx{n},{'<5' if n == 3 else n}\n" for n in range(8)))
+    assert open_table(str(path)).frame.columns == ["who", "age"]

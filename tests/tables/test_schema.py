@@ -162,3 +162,18 @@ def test_defaults_fill_gaps_and_never_override() -> None:
     assert merged.columns["age"].bounds == (18, 99)
     assert merged.columns["pay"].bounds is None
     assert Schema.of(drop=["sex"]).with_defaults(codebook).columns.keys() == {"age", "pay"}
+
+
+def test_a_table_with_none_of_the_columns_is_not_described() -> None:
+    """Its first line may hold cells."""
+    schema = Schema.of(target="ill", features=("age", "town"))
+    with pytest.raises(DataError) as caught:
+        schema.resolve(["73007", "zqxsouth", "yes"], None)
+    assert "first line" in str(caught.value)
+    assert "zqxsouth" not in str(caught.value)
+    with pytest.raises(DataError, match="Valid: age, place"):
+        schema.resolve(["place", "age"], None)
+    with pytest.raises(DataError, match="Did you mean 'agee'"):
+        schema.resolve(["ill", "agee", "town"], None)
+    with pytest.raises(DataError, match="Did you mean 'towns'"):
+        Schema.of(target="town", features=("x",)).resolve(["towns", "y"], None)

@@ -179,13 +179,14 @@ def population_of(text: str | None, quasi: tuple[str, ...]) -> Any:
     """
     if text is None or text.isdigit():
         return None if text is None else int(text)
-    from kohort.errors import DataError, nearest
+    from kohort.errors import DataError, nearest_column
     from kohort.tables.prepared import Declared, prepare
 
     frame = prepare(text, Declared(quasi=quasi, drop=("rest",))).frame
     for name in quasi:
         if name not in frame.columns:
-            raise DataError(f"the population has no column {name!r}", hint=nearest(name, frame.columns))
+            hint = nearest_column(name, frame.columns, quasi)
+            raise DataError(f"the population has no column {name!r}", hint=hint)
     return frame.select(quasi)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, nearest, nearest_column
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
 from kohort.models.base import Model
@@ -104,7 +104,8 @@ def evaluate_table(
     target = model.target
     for column in (target, *(() if by is None else (by,))):
         if column not in frame.columns:
-            raise DataError(f"the table has no column {column!r}", hint=nearest(column, frame.columns))
+            known = (target, *model.encoder.schema.inputs)
+            raise DataError(f"the table has no column {column!r}", hint=nearest_column(column, frame.columns, known))
     readable = _readable_rows(model, frame, missing=missing, extra=(target,))
     part = frame if readable is None else frame.filter(pl.Series(readable))
     if part.height == 0:

@@ -26,6 +26,8 @@ NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 DATE_ORDERS = ("dmy", "mdy")
 SAMPLE_BYTES = 1 << 16
 SAMPLE_ROWS = 200
+FEW_WORDS = 5
+"""Up to one word in so many cells leaves a column one of numbers."""
 DATA_CELL = re.compile(
     r"[+-]?(\d+([.,]\d*)*|[.,]\d+)(e[+-]?\d+)?"  # numbers, with any marks between digits
     r"|\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([ T].*)?",
@@ -158,7 +160,8 @@ def looks_like_data(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first of some rows holds values rather than names.
 
     It names columns where a text, or a year, stands above other numbers or dates; it holds values where only numbers or
-    dates stand above numbers or dates. Where nothing tells, the first line is taken for names, as in most files.
+    dates stand above numbers or dates. A few words may be among those: names that stand in another line are. Where
+    nothing tells, the first line is taken for names, as in most files.
     """
     first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     if not below:
@@ -166,7 +169,8 @@ def looks_like_data(rows: Sequence[Sequence[str]]) -> bool:
     like_below = False
     for place, cell in enumerate(first):
         values = [row[place].strip() for row in below if row[place].strip() not in ("", "NA", "?", ".")]
-        if not values or not all(DATA_CELL.fullmatch(value) for value in values):
+        words = sum(not DATA_CELL.fullmatch(value) for value in values)
+        if not values or words > len(values) // FEW_WORDS:
             continue
         above_numbers = YEAR.fullmatch(cell.strip()) and not all(YEAR.fullmatch(value) for value in values)
         if above_numbers or not DATA_CELL.fullmatch(cell.strip()):

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, nearest, nearest_column
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import TEXT_ENDINGS, order_tells
@@ -377,9 +377,9 @@ def _value(value: Any, name: str) -> Any:
 
 
 def _check(names: Sequence[str], used: Iterable[str], identifiers: Iterable[str], drop: Iterable[str]) -> None:
-    for name in (*used, *identifiers, *drop):
+    for name in (asked := (*used, *identifiers, *drop)):
         if name not in names:
-            raise DataError(f"the table has no column {name!r}", hint=nearest(name, names))
+            raise DataError(f"the table has no column {name!r}", hint=nearest_column(name, names, asked))
     both = sorted({*used} & {*identifiers})
     if both:
         hint = "An identifier is never released: give it that role alone"

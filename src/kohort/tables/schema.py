@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, nearest, nearest_column
 from kohort.tables.codes import CodeTree, HierarchyText
 from kohort.toml import read_toml
 
@@ -329,9 +329,9 @@ class Schema:
             DataError: The table lacks a column of the schema.
             ConfigError: A column has no role.
         """
-        for name in (*self.columns, *self.dropped):
+        for name in (asked := (*self.columns, *self.dropped)):
             if name not in columns:
-                raise DataError(f"the table has no column {name!r}", hint=nearest(name, columns))
+                raise DataError(f"the table has no column {name!r}", hint=nearest_column(name, columns, asked))
         fallback = Role.FEATURE if self.rest else default
         resolved: dict[str, ColumnSpec] = {}
         without: list[str] = []

@@ -142,7 +142,7 @@ def assert_same(held: Any, made: Any) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_release_in_parts_has_the_cells_of_one_that_is_held(name: str, tmp_path: Path) -> None:
-    for seed in range(3):
+    for seed in range(2):
         folder = tmp_path / str(seed)
         folder.mkdir()
         held, made, expected, found = both(table(seed), folder, OPTIONS[name])
@@ -152,12 +152,12 @@ def test_a_release_in_parts_has_the_cells_of_one_that_is_held(name: str, tmp_pat
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name.startswith(("k alone", "complete", "a risk"))])
 def test_rows_of_large_classes_need_not_be_held(name: str, tmp_path: Path, as_if_large: list[bool]) -> None:
-    for seed in range(8):
+    for seed in range(4):
         folder = tmp_path / str(seed)
         folder.mkdir()
         held, made, expected, found = both(table(seed, 900 if seed % 2 else 260), folder, OPTIONS[name])
         assert_frame_equal(found, expected)
         assert_same(held, made)
-    assert len(as_if_large) == 8
+    assert len(as_if_large) == 4
     assert all(as_if_large[1::2])
-    assert sum(as_if_large) >= 6  # of the others, fewer than k rows are left
+    assert sum(as_if_large) >= 3  # of the others, fewer than k rows are left

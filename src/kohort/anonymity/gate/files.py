@@ -21,7 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.gate.gate import GateDecision, GateRule, apply_gate, find_rule, sets_as_text
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, nearest, nearest_column
 from kohort.files import disk_errors, require_new
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
@@ -243,7 +243,7 @@ def _check_outputs(out_shared: Path | None, out_kept: Path | None, *, force: boo
 def _require(wanted: Sequence[str], names: Sequence[str]) -> None:
     for name in wanted:
         if name not in names:
-            raise DataError(f"the table has no column {name!r}", hint=nearest(name, names))
+            raise DataError(f"the table has no column {name!r}", hint=nearest_column(name, names, wanted))
 
 
 def _shared_columns(names: Sequence[str], wanted: Sequence[str], hidden: Collection[str | None]) -> tuple[str, ...]:

@@ -13,6 +13,9 @@ from kohort.runs.plan.overrides import key_of
 
 __all__ = ["validated"]
 
+LARGEST = 2**53
+"""Larger whole numbers have no exact number in floating point, and arrays cannot hold all of them."""
+
 
 def validated(section: type[Any], values: Any, place: str) -> Any:
     """Read plain values into a section of a plan.
@@ -30,7 +33,7 @@ def validated(section: type[Any], values: Any, place: str) -> Any:
     """
     from pydantic import ValidationError
 
-    _refuse_infinite(values, place)
+    _refuse_unusable(values, place)
     try:
         return _adapter(section).validate_python(values)  # type: ignore[arg-type] # a class is hashable
     except ValidationError as error:
@@ -74,16 +77,18 @@ def _keys_in(values: Any, location: Sequence[str | int]) -> list[str]:
     return [*keys, str(last)] if isinstance(current, Mapping) else keys
 
 
-def _refuse_infinite(value: Any, place: str) -> None:
-    """TOML knows inf and nan; no key of a plan can mean them, and its hash could not be formed."""
+def _refuse_unusable(value: Any, place: str) -> None:
+    """TOML knows inf, nan and whole numbers without end; no key of a plan can mean them."""
     if isinstance(value, float) and not isfinite(value):
         raise ConfigError(f"{place!r} in the plan is not a finite number", hint="Correct it")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise ConfigError(f"{place!r} in the plan is beyond 2^53", hint="Write a smaller number")
     if isinstance(value, Mapping):
         for key, item in value.items():
-            _refuse_infinite(item, f"{place}.{key}")
+            _refuse_unusable(item, f"{place}.{key}")
     elif isinstance(value, list | tuple):
         for item in value:
-            _refuse_infinite(item, place)
+            _refuse_unusable(item, place)
 
 
 def _valid_keys(section: type[Any], path: Sequence[str]) -> list[str]:
