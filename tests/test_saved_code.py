@@ -4,45 +4,46 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import sys
 import numpy as np
-from kohort.{module} import {name} as compiled
+from kohort.anonymity.compiled import compiled as of_tables
+from kohort.models.dense.compiled import fused as of_networks
+from kohort.models.trees.kernel import compiled as of_trees
 
-@compiled
 def doubled(values):
     found = np.empty(len(values))
     for i in range(len(values)):
         found[i] = 2 * values[i]
     return found
 
-@compiled
-def largest_doubled(values):
-    return doubled(values).max()
+for decorate in (of_tables, of_networks, of_trees):
+    loop = decorate(doubled)
+    print(loop(np.arange(3.0)).tolist(), sum(loop.stats.cache_hits.values()))
+print("numba.np.arraymath" in sys.modules)
 
-print(doubled(np.arange(3.0)).tolist(), sum(doubled.stats.cache_hits.values()), "numba.np.arraymath" in sys.modules)
+@of_tables
+def largest_doubled(values):
+    return (2 * values).max()
+
 if "more" in sys.argv:
     print(largest_doubled(np.arange(3.0)))
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [("anonymity.compiled", "compiled"), ("models.dense.compiled", "fused"), ("models.trees.kernel", "compiled")],
-)
-def test_saved_loops_are_read_without_getting_ready_to_compile(tmp_path, module, name):
+def test_saved_loops_are_read_without_getting_ready_to_compile(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(module=module, name=name))
+    program.write_text(PROGRAM)
 
     def run(*words):
         environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         command = [sys.executable, str(program), *words]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    assert run() == ["[0.0, 2.0, 4.0] 0 True"]
-    assert run("more") == ["[0.0, 2.0, 4.0] 1 False", "4.0"]
+    first = run()
+    assert first[0] == "[0.0, 2.0, 4.0] 0"
+    assert first[-1] == "True"
+    assert run("more") == ["[0.0, 2.0, 4.0] 1"] * 3 + ["False", "4.0"]
 
 
 def test_a_loop_runs_where_nothing_can_be_saved(monkeypatch):

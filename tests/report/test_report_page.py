@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -262,3 +264,16 @@ def test_what_a_warning_says_is_not_said_again_as_left_out_and_as_a_note() -> No
 def test_the_baseline_of_several_runs_is_said_once() -> None:
     runs = [finished(name, baselines={"majority": {"accuracy": 0.75}}) for name in ("fedavg", "central", "silo")]
     assert render(runs, title="x").count("Baselines: ") == 1
+
+
+def test_too_few_addresses_for_the_renderer_are_an_error_and_no_abort(tmp_path: Path) -> None:
+    """The renderer's engine reserves tens of gigabytes of addresses, and ends the process where it gets fewer."""
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))\n"
+        "from kohort.report.charts import get_ready\n"
+        "from kohort.errors import ResourceError\n"
+        "try:\n    get_ready()\nexcept ResourceError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("drawing charts reserves 75.2 GB of addresses")

@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kohort.report.words import Kind, kinds_in_order
+from kohort.tables.memory import require_address_space
 
 if TYPE_CHECKING:
     import altair as alt
@@ -42,6 +44,8 @@ _ROOM = 14
 """Left of labels: a page's own font may be wider than the one they were measured in."""
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 _POINTS_PER_LINE = 400
+_RENDERER = 70 * 2**30
+"""Bytes of addresses that the renderer reserves when it starts: measured 64.3 GiB. Few of them are ever used."""
 _BINS = 40
 _PARTS = (("slowest_site", "slowest site", SERIES[0]), ("hub", "hub", SERIES[1]), ("transfer", "transfer", SERIES[2]))
 
@@ -245,10 +249,26 @@ def _legend(entries: int) -> alt.Legend:
 
 
 def get_ready() -> None:
-    """Start the renderer, which takes a second: whoever has something else to do meanwhile calls this in a thread."""
+    """Start the renderer, which takes a second: whoever has something else to do meanwhile calls this in a thread.
+
+    Raises:
+        ResourceError: A limit on addresses leaves fewer than the renderer reserves.
+    """
+    _rendered({"data": {"values": []}, "mark": "point"})
+
+
+def _rendered(chart: Mapping[str, Any]) -> str:
+    """A chart as SVG."""
     import vl_convert
 
-    vl_convert.vegalite_to_svg({"data": {"values": []}, "mark": "point"})
+    _require_addresses()
+    return str(vl_convert.vegalite_to_svg(dict(chart)))
+
+
+@cache
+def _require_addresses() -> None:
+    """The renderer holds a JavaScript engine, which ends the process where it cannot reserve enough, once."""
+    require_address_space(0, "charts", reserved=_RENDERER, doing="drawing")
 
 
 def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> str:
@@ -266,7 +286,6 @@ def drawn(chart: Any, *, fit: bool = True) -> str:
         The SVG.
     """
     import altair as alt
-    import vl_convert
 
     ink: Mapping[str, Any] = {"labelColor": "currentColor", "titleColor": "currentColor"}
     drawn = (
@@ -296,7 +315,7 @@ def drawn(chart: Any, *, fit: bool = True) -> str:
             **ink, labelFontSize=12, symbolSize=120, symbolStrokeWidth=2.5, columnPadding=24, rowPadding=6, offset=12
         )
     )
-    return _presentational(str(vl_convert.vegalite_to_svg(drawn.to_dict())))
+    return _presentational(_rendered(drawn.to_dict()))
 
 
 def _presentational(svg: str) -> str:

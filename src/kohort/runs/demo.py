@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -171,8 +171,13 @@ def run_demo(
 
 @contextmanager
 def _meanwhile(what: Callable[[], None]) -> Iterator[None]:
-    """Do something beside what happens inside; it is done at the end."""
-    thread = Thread(target=what)
+    """Do something beside what happens inside; it is done at the end. If it fails, what needs it fails, too."""
+
+    def attempt() -> None:
+        with suppress(KohortError):
+            what()
+
+    thread = Thread(target=attempt)
     thread.start()
     try:
         yield

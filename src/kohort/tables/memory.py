@@ -76,13 +76,14 @@ def require_memory(needed: int, name: str, *, hint: str) -> None:
         )
 
 
-def require_address_space(size: int, name: str, *, reserved: int = _READER) -> None:
-    """Refuse to read a file under a limit on addresses (`ulimit -v`) that the reader would run into.
+def require_address_space(size: int, name: str, *, reserved: int = _READER, doing: str = "reading") -> None:
+    """Refuse to read a file, or do something else, under a limit on addresses (`ulimit -v`) that it would run into.
 
     Args:
         size: Bytes of the file.
         name: What errors call the table.
         reserved: What is reserved beside the file: by default what reading in parts reserves.
+        doing: What errors call what is done with it.
 
     Raises:
         ResourceError: There are fewer addresses than the reader reserves.
@@ -90,7 +91,7 @@ def require_address_space(size: int, name: str, *, reserved: int = _READER) -> N
     free, needed = min(_of_limits(), default=None), size + reserved
     if free is not None and needed > free:
         raise ResourceError(
-            f"reading {name} reserves {needed / 1e9:.1f} GB of addresses, and the limit leaves {free / 1e9:.1f} GB",
+            f"{doing} {name} reserves {needed / 1e9:.1f} GB of addresses, and the limit leaves {free / 1e9:.1f} GB",
             hint="Raise ulimit -v; the memory that is used is far less",
         )
 
