@@ -334,3 +334,13 @@ def test_a_deprecated_plan_key_is_one_plain_line(plan_file: Path, kohort: Callab
     assert ran.returncode == 0, ran.stderr
     assert "kohort: sites.trouble is deprecated; write sites.faults\n" in ran.stderr
     assert "Warning" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("libx.so: failed to map segment from shared object", 7), ("Cannot allocate memory", 7), ("No module named 'x'", 1)],
+)
+def test_a_library_that_does_not_fit_into_memory_is_out_of_resources(words: str, code: int) -> None:
+    from kohort.cli.app import _said
+
+    assert _said(ImportError(words))[1] == code

@@ -135,8 +135,15 @@ def _said(error: BaseException) -> tuple[str, int]:
             return _said_once(error.format_message()), USAGE
         case MemoryError():
             return "out of memory. Use fewer rows or sites", OUT_OF_RESOURCES
+        case ImportError() if _no_room(error):
+            return "too little memory to load a library. Free some memory, or raise ulimit -v", OUT_OF_RESOURCES
         case _:
             return f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG
+
+
+def _no_room(error: ImportError) -> bool:
+    """Whether a native library did not fit into memory, in the words of the loaders of Linux and macOS."""
+    return any(words in str(error).lower() for words in ("allocate memory", "failed to map segment", "out of memory"))
 
 
 def _said_once(message: str) -> str:
