@@ -642,7 +642,7 @@ MUTANTS = (
     Mutant(
         "additive: announced totals",
         "rounds/totals/checked_training.py",
-        "total = proven_total(secret, binding, names, total)",
+        "total = proven_total(secret, binding, site.plan.sites_at(places), total)",
         "total = total[:-CHECKS]",
         ADDITIVE,
         "not_theirs",
@@ -666,8 +666,8 @@ MUTANTS = (
     Mutant(
         "additive: digits of the model",
         "methods/additive/exact.py",
-        "values = rounded_values(bounded.w, errors, self._monotone_parts.values())",
-        "values = bounded.w",
+        "values = rounded_values(constrained.w, errors, self._monotone_parts.values())",
+        "values = constrained.w",
         SEALED,
         "whole_numbers",
     ),
