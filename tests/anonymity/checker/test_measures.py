@@ -19,6 +19,7 @@ from kohort.anonymity.checker.measures import (
     km_anonymity,
     l_diversity,
     measure,
+    rarest_value,
     satisfies,
     t_closeness,
     unmet,
@@ -301,3 +302,17 @@ def test_categories_are_judged_as_their_texts(rows) -> None:
         assert measure(frame, quasi=["q", "r"], sensitive=["s", "n"]) == measure(
             texts, quasi=["q", "r"], sensitive=["s", "n"]
         )
+
+
+def test_rows_that_say_nobody_are_refused() -> None:
+    table = pl.DataFrame({"q": ["x", "x"], "i": [["a"], ["a"]], "who": ["p", None]})
+    with pytest.raises(DataError, match="1 rows do not say in column 'who' whom they are about"):
+        km_anonymity(table, items="i", persons="who")
+    with pytest.raises(DataError, match="whom they are about"):
+        rarest_value(table, "q", "who")
+
+
+def test_the_rarest_value_counts_rows_or_persons() -> None:
+    table = pl.DataFrame({"v": [1, 1, 1, 2, 2], "who": ["a", "a", "a", "b", "c"]})
+    assert rarest_value(table, "v") == 2
+    assert rarest_value(table, "v", "who") == 1

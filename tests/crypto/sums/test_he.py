@@ -146,6 +146,10 @@ def test_the_error_of_ckks_has_the_tails_that_its_grid_is_made_for(ring: Any, he
         assert np.mean(np.abs(found) > times * predicted) <= 1.5 * tail
 
 
+def test_each_ring_has_the_narrowest_grid_that_its_tails_allow() -> None:
+    assert (CKKS.grid, CKKS.smaller.grid) == (43, 33)
+
+
 def test_honest_ckks_totals_are_not_called_altered() -> None:
     for ring in (CKKS, CKKS.smaller):
         assert ring.false_alarm < 2.0**-30
