@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from kohort.anonymity.checker.population import in_population, unmet_in_population
+from kohort.errors import DataError
 
 POPULATION = pl.DataFrame({"age": [30, 30, 30, 30, 50, 50]})
 RELEASED = pl.DataFrame({"age": [30, 50, 50]})
@@ -40,3 +41,8 @@ def test_each_rule_is_told_when_it_does_not_hold(k_map: int, presence: tuple | N
 def test_more_persons_than_candidates_are_told() -> None:
     told = unmet_in_population(pl.DataFrame({"age": [50] * 3}), POPULATION, quasi=["age"], k_map=1, presence=None)
     assert any("more persons than the population" in sentence for sentence in told)
+
+
+def test_numbers_in_the_release_and_text_in_the_population_are_refused() -> None:
+    with pytest.raises(DataError, match="column 'age' is a number in the release and text in the population"):
+        in_population(pl.DataFrame({"age": ["[20, 60]"]}), pl.DataFrame({"age": ["thirty"]}), quasi=["age"])

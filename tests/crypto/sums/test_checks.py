@@ -16,7 +16,7 @@ from kohort.crypto.sums.he import BFV, CKKS
 from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.residues import LARGEST_MODULUS, Weights, centred, uniform
 from kohort.crypto.sums.scheme import SumContext
-from kohort.errors import IntegrityError
+from kohort.errors import IntegrityError, RefusedError
 
 PRIMES = [BFV.plain_modulus, 8589905921, *CKKS.check_moduli, 13, 2**39 + 1]
 SITES = tuple(f"site-{number}" for number in range(4))
@@ -26,6 +26,14 @@ HOLDER, SITE, OTHER = (Identity.from_secret(name, name.encode() * 32) for name i
 def packing(**changes: Any) -> Packing:
     about = SumContext(run="run", round=0, request="plan:task", sites=SITES, length=9, view=b"view")
     return Packing.of(BFV, replace(about, **changes))
+
+
+@pytest.mark.parametrize("changes", [{"bits": 1}, {"bits": 65}, {"modulus": 5}, {"modulus": 5, "bits": 1}])
+def test_other_numbers_than_words_and_residues_have_no_layout(changes: dict[str, int]) -> None:
+    for bits in (2, 64):
+        assert packing(bits=bits).context.bits == bits
+    with pytest.raises(RefusedError, match="signed numbers of 2 to 64 bits"):
+        packing(**changes)
 
 
 def secret(here: Identity = SITE, there: Identity = HOLDER, **changes: Any) -> SiteSecret:

@@ -45,6 +45,17 @@ def test_a_site_folder_holds_the_chain_of_its_own_site() -> None:
             Pins(site="north").check_chains(chains, signer)
 
 
+def test_a_chain_is_signed_by_its_own_site() -> None:
+    known = Pins(sites={"north": "n", "south": "s"})
+    north, stranger = SignedBy(key="k", fingerprint="n"), SignedBy(key="k", fingerprint="x")
+    known.check_chains(["north"], north)
+    known.check_chains(["east"], stranger)
+    known.check_chains([], north)
+    for chains, signer in ((["south"], north), (["north"], stranger), (["north", "south"], north), (["east"], north)):
+        with pytest.raises(IntegrityError, match="is not signed by that site"):
+            known.check_chains(chains, signer)
+
+
 def test_receipts_are_signed_by_the_hub(tmp_path: Path) -> None:
     hub, site = fresh_signer(1, "hub"), fresh_signer(2, "north")
     line = {"version": 2, "seq": 0, "prev": GENESIS, "request": "r", "sites": 1, "heads": "h", "site_signature": ""}
