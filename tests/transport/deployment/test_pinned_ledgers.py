@@ -23,6 +23,7 @@ from kohort.errors import IntegrityError, SiteError
 from kohort.privacy.ledger.pins import Pins
 from kohort.privacy.ledger.results import bind_results
 from kohort.privacy.ledger.verify import verify_ledger
+from kohort.privacy.ledger.verify_receipts import compare_ledgers
 from kohort.runs.retention import note_last_day
 from kohort.transport.high_water import LedgerBehindError
 from kohort.transport.messages import RequestMessage, fresh_number, read_reply, write_request
@@ -154,6 +155,17 @@ def test_a_site_and_its_hub_agree(again: Deployed, kohort_here: Call) -> None:
         code, _, said = kohort_here("ledger", "verify", again.folder / "north", "--against", against)
         assert code == 6
         assert "lacks" in said
+
+
+def test_a_release_that_the_hub_has_and_the_site_does_not_is_told(again: Deployed) -> None:
+    copy = again.folder / "copy"
+    forged = Forgery(shutil.copytree(again.folder / "out" / "ledger", copy / "ledger"))
+    assert compare_ledgers(again.folder / "north", copy).releases > 0
+    line = next(line for line in forged.lines if line["site"] == "north" and line["event"] == "release")
+    line["round"] += 1000
+    forged.sign(fresh_signer(2, "hub"))
+    with pytest.raises(IntegrityError, match=r"the hub received .* and the ledger of site 'north' lacks it"):
+        compare_ledgers(again.folder / "north", copy)
 
 
 def test_a_restored_or_deleted_ledger_folder_stops_the_site(again: Deployed) -> None:
