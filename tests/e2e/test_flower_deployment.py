@@ -78,7 +78,7 @@ def test_the_hub_never_sees_who_a_row_is_about(three: Federation) -> None:
 
 @pytest.mark.long
 def test_seven_sites_lose_two_in_a_round_and_get_them_back(tmp_path: Path) -> None:
-    deadline, rounds = 30.0, 16  # as many as go by while the two start again, and more
+    deadline, rounds = 30.0, 40  # as many as go by while the two start again, and more
     plan = plan_with(tmp_path, sites=7, rounds=rounds, deadline=deadline)
     lost = ("site-02", "site-05")
     with federation(tmp_path, plan, tables_of(7)) as made:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -306,11 +306,19 @@ def variant(made: Federation, name: str, changes: list[str]) -> Path:
 
 
 @contextmanager
-def federation(root: Path, plan: Path, tables: Mapping[str, pl.DataFrame], **options: Any) -> Iterator[Federation]:
-    """A running federation of these tables."""
+def federation(
+    root: Path,
+    plan: Path,
+    tables: Mapping[str, pl.DataFrame],
+    *,
+    founded: Callable[[], object] = lambda: None,
+    **options: Any,
+) -> Iterator[Federation]:
+    """A running federation of these tables; `founded` is called when all folders are made and nothing runs yet."""
     made = Federation(root, plan, **options)
     try:
         made.found(tables)
+        founded()
         made.start_hub()
         made.start_sites(*tables)
         yield made

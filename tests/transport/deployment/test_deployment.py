@@ -292,6 +292,24 @@ def test_only_the_fleet_api_is_open_to_everybody() -> None:
         assert guard._may({"path": path, "headers": [(b"x-kohort-hub", header)]}) is may, path
 
 
+def test_no_request_of_a_node_is_answered_whose_address_can_be_read_in_two_ways() -> None:
+    """Flower authenticates by the address's path, which is built from Host and path, and answers by the path alone."""
+    guard = HubSecretMiddleware(lambda *_: None, b"\1" * 32)  # type: ignore[arg-type,return-value]
+    path = "/v1/fleet/pull-object"
+    for host in ("hub.example.org", "hub.example.org:9092", "127.0.0.1:9092", "[::1]:9092", "my_hub"):
+        assert guard._may({"path": path, "headers": [(b"host", host.encode())]}), host
+    for host in ("x/v1/runtime/pull-object?", "x#", "a@b", "x?", "x\\y", "hub:1/a", "", "hub\n"):
+        assert not guard._may({"path": path, "headers": [(b"host", host.encode())]}), host
+    for other in (
+        "/v1/fleet/pull-object?x",
+        "/v1/fleet/pull-object#",
+        "/v1/fleet/a@b",
+        "/v1/fleet/../runtime/x",
+        "/v1/fleet/x\n",
+    ):
+        assert not guard._may({"path": other, "headers": [(b"host", b"hub")]}), other
+
+
 def test_a_supernode_never_runs_apps_itself(tmp_path: Path) -> None:
     command = supernode_command(
         superlink="h:1", port=5, secret=tmp_path / "s", ca=tmp_path / "ca", key=tmp_path / "k", retries=3

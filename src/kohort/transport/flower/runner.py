@@ -254,7 +254,19 @@ def _supernode() -> None:
         raise SiteError("this Flower is not the pinned one", hint='Install it with: pip install "kohort[flower]"')
     _look_patiently()
     _hand_over_at_once(internals)
+    _answer_lightly()
     flower_supernode()
+
+
+def _answer_lightly() -> None:
+    """Answer the site's requests with the middlewares they need."""
+    from flwr.supernode import main
+
+    from kohort.transport.flower.light_requests import lighten
+
+    internals: Any = main
+    made = internals.create_app
+    internals.create_app = lambda *arguments, **options: lighten(made(*arguments, **options), authenticate=False)
 
 
 def _look_patiently() -> None:

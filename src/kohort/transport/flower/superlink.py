@@ -7,6 +7,7 @@ and no passwords in Flower itself, so here they answer only to who knows the hub
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ __all__ = [
     "unregister_node",
 ]
 
+_PLAIN_PATH, _PLAIN_HOST = re.compile(r"[a-z0-9/-]+"), re.compile(rb"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
+"""What no reading of an address can take apart in two ways."""
 SECRET_HEADER = "x-kohort-hub"  # noqa: S105 - the name of a header
 
 
@@ -134,7 +137,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class HubSecretMiddleware:
-    """Lets everybody reach the Fleet API, which authenticates nodes, and only the hub's own commands the rest."""
+    """Lets everybody reach the Fleet API, which authenticates nodes, and only the hub's own commands the rest.
+
+    Flower authenticates by the path of a request's address, and chooses what answers by the path alone. Where the two
+    differ, by a Host header with a path in it or an escaped question mark, nothing answers.
+    """
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], secret: bytes) -> None:
         self._app = app
@@ -149,8 +156,11 @@ class HubSecretMiddleware:
         await self._app(scope, receive, send)
 
     def _may(self, scope: Scope) -> bool:
-        if str(scope["path"]).startswith("/v1/fleet/"):
-            return True
+        path = str(scope["path"])
+        if path.startswith("/v1/fleet/"):
+            return _PLAIN_PATH.fullmatch(path) is not None and all(
+                _PLAIN_HOST.fullmatch(value) for name, value in scope["headers"] if name == b"host"
+            )
         given = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
         return hmac.compare_digest(given, self._secret)
 
@@ -189,6 +199,7 @@ def serve_superlink(
     from flwr.superlink.config_loader import SuperLinkLifespanConfig
     from flwr.superlink.main import create_app
 
+    from kohort.transport.flower.light_requests import lighten
     from kohort.transport.flower.link_state import keep_in_memory
 
     authority, certificate, key = tls or (None, None, None)
@@ -216,7 +227,8 @@ def serve_superlink(
         isolation="process",
         runtime_dependency_install=False,
     )
-    app = HubSecretMiddleware(HeldLooks(create_app(config, SuperLinkLifespan)), secret)
+    superlink = lighten(create_app(config, SuperLinkLifespan), authenticate=True)
+    app = HubSecretMiddleware(HeldLooks(superlink), secret)
     before()
     uvicorn.run(
         app=app,
