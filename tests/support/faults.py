@@ -328,8 +328,11 @@ def attempt(name: str, fault: Fault, here: Path, before: Reference, folder: Path
     second = run(again, folder)
     if second.code != 0:
         return f"exit {second.code} without the fault afterwards", first.printed + b"\n--\n" + second.printed
-    if files_of(name, out) != before.files:
-        return "the second attempt wrote something else", first.printed + b"\n--\n" + second.printed
+    if differ := sorted(place for place, _ in files_of(name, out).items() ^ before.files.items()):
+        told = "other files: " + ", ".join(dict.fromkeys(differ))
+        return "the second attempt wrote something else", b"\n--\n".join(
+            (first.printed, second.printed, told.encode())
+        )
     return None
 
 
