@@ -19,7 +19,8 @@ from kohort.methods import registry
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import KAnonymous
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.runs.demo import MARK, _here_or_there, _Job, _Made, _waited, demo_plan, prepare_folder
+from kohort.runs.demo import _here_or_there, _Job, _Made, _waited, demo_plan
+from kohort.runs.demo_start import MARK, prepare_folder
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -122,7 +123,7 @@ def test_a_run_is_made_here_unless_another_process_has_begun_it(monkeypatch: pyt
 _KERNELS = """
 from kohort.models.dense import kernel
 from kohort.runs import demo
-demo._compile_kernel()
+demo.compile_kernel()
 before = list(kernel.train_sites.signatures)
 demo.run(demo.demo_plan(demo.find_method("fedavg"), rounds=1), seed=0)
 print(len(before), before == list(kernel.train_sites.signatures))
