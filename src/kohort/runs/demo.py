@@ -43,6 +43,9 @@ ROUNDS = 60
 TITLE = "Ten sites, one income model"
 PURPOSE = "Demonstration on a public table (Adult)"
 
+_LONG = frozenset({"partial", "syntactic", "trees"})
+"""Runs that other processes begin with: each takes one to four seconds, which should not begin when all else is done."""
+
 _PLAN = """
 [data]
 table = "adult:train"
@@ -185,8 +188,8 @@ def _meanwhile(what: Callable[[], None]) -> Iterator[None]:
 def _begun(wanted: Sequence[_Job], others: Others | None) -> Iterator[list[Callable[[Watch], _Made]]]:
     """For each run, a call that gives what it made: it is made then, or has begun in another process.
 
-    This process makes runs from the beginning of the list on, the others from its end. At the end the others are told
-    to end, which nobody waits for.
+    This process makes runs from the beginning of the list on, the others the long ones first, and then from its end on.
+    After the last one the others are told to end, which nobody waits for.
     """
     compile_kernel()
     if others is None or len(wanted) < 2:
@@ -194,7 +197,8 @@ def _begun(wanted: Sequence[_Job], others: Others | None) -> Iterator[list[Calla
         return
     with ThreadPoolExecutor(min(others.count, len(wanted) - 1)) as threads:
         # A thread asks a process for one run at a time, so the runs after it are still to be had.
-        begun = {job: threads.submit(_elsewhere, others.pool, job) for job in reversed(wanted)}
+        order = sorted(reversed(wanted), key=lambda job: job.method not in _LONG)
+        begun = {job: threads.submit(_elsewhere, others.pool, job) for job in order}
         try:
             yield [partial(_here_or_there, job, begun[job]) for job in wanted]
         except BaseException:
