@@ -123,7 +123,7 @@ def test_a_run_is_made_here_unless_another_process_has_begun_it(monkeypatch: pyt
 _KERNELS = """
 from kohort.models.dense import kernel
 from kohort.runs import demo
-demo.compile_kernel()
+demo._compile_kernel()
 before = list(kernel.train_sites.signatures)
 demo.run(demo.demo_plan(demo.find_method("fedavg"), rounds=1), seed=0)
 print(len(before), before == list(kernel.train_sites.signatures))

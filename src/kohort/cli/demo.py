@@ -48,7 +48,8 @@ def demo(
     prepare_folder(out, force=force)
     if not json:
         say("Ten sites, one age interval each. The first run on a machine compiles the training kernel (some seconds)")
-    with other_processes((jobs or os.cpu_count() or 1) - 1) as others:
+    at_a_time = jobs or os.cpu_count() or 1
+    with other_processes(at_a_time - 1, loading="kohort.runs.demo") as others:
         from kohort.runs.demo import run_demo
 
         runs = run_demo(out, rounds=rounds, date=today(), others=others, watching=_bars(quiet=json))

@@ -37,14 +37,14 @@ from kohort.runs.demo_start import Others
 from kohort.runs.run import Progress, run
 from kohort.runs.secure_default import with_secure_sum
 
-__all__ = ["ROUNDS", "TITLE", "Watch", "compile_kernel", "demo_plan", "run_demo"]
+__all__ = ["ROUNDS", "TITLE", "Watch", "demo_plan", "run_demo"]
 
 ROUNDS = 60
 TITLE = "Ten sites, one income model"
 PURPOSE = "Demonstration on a public table (Adult)"
 
 _LONG = frozenset({"partial", "syntactic", "trees"})
-"""Runs that other processes begin with: each takes one to four seconds, which should not begin when all else is done."""
+"""Runs that other processes begin with: they take longest, and none should begin when all else is done."""
 
 _PLAN = """
 [data]
@@ -191,13 +191,13 @@ def _begun(wanted: Sequence[_Job], others: Others | None) -> Iterator[list[Calla
     This process makes runs from the beginning of the list on, the others the long ones first, and then from its end on.
     After the last one the others are told to end, which nobody waits for.
     """
-    compile_kernel()
+    _compile_kernel()
     if others is None or len(wanted) < 2:
         yield [partial(_make, job) for job in wanted]
         return
-    with ThreadPoolExecutor(min(others.count, len(wanted) - 1)) as threads:
+    with ThreadPoolExecutor(min(others.size, len(wanted) - 1)) as threads:
         # A thread asks a process for one run at a time, so the runs after it are still to be had.
-        order = sorted(reversed(wanted), key=lambda job: job.method not in _LONG)
+        order = sorted(wanted, key=lambda job: job.method in _LONG)[::-1]
         begun = {job: threads.submit(_elsewhere, others.pool, job) for job in order}
         try:
             yield [partial(_here_or_there, job, begun[job]) for job in wanted]
@@ -227,6 +227,7 @@ def _make(job: _Job, watch: Watch) -> _Made:
 
 def _make_unwatched(job: _Job) -> tuple[_Made, list[Progress]]:
     """The same in another process, and what a watcher would have been told."""
+    _compile_kernel()
     told: list[Progress] = []
     return _make(job, told.append), told
 
@@ -268,7 +269,7 @@ def _run_and_attack(plan: Plan, place: Path, seed: int, watch: Watch) -> dict[st
     ).to_mapping()
 
 
-def compile_kernel() -> None:
+def _compile_kernel() -> None:
     """Compile the training kernel, or read it from disk, so that no method's seconds hold that."""
     network = Network(inputs=1, outputs=2)  # kernels are compiled for types of numbers, whatever their count
     network.fit(

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -51,15 +52,16 @@ class Others(NamedTuple):
     """Processes beside this one."""
 
     pool: ProcessPoolExecutor
-    count: int
+    size: int
 
 
 @contextmanager
-def other_processes(wanted: int) -> Iterator[Others | None]:
+def other_processes(wanted: int, *, loading: str) -> Iterator[Others | None]:
     """Start processes that load what runs need. At the end they are told to end, which nobody waits for.
 
     Args:
         wanted: How many; there are no more than `MOST_OTHERS`.
+        loading: The module of what they will be asked to do, which each loads at once.
 
     Yields:
         The processes; None where none are wanted.
@@ -69,7 +71,7 @@ def other_processes(wanted: int) -> Iterator[Others | None]:
         yield None
         return
     # Spawned: a fork would take over threads of libraries that do not survive it.
-    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_load)
+    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_load, initargs=(loading,))
     try:
         former = signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is this process's to handle
         try:
@@ -82,9 +84,7 @@ def other_processes(wanted: int) -> Iterator[Others | None]:
         pool.shutdown(wait=False)
 
 
-def _load() -> None:
+def _load(module: str) -> None:
     """Get a new process ready for runs."""
     suit_one_job()
-    from kohort.runs.demo import compile_kernel
-
-    compile_kernel()
+    import_module(module)
