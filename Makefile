@@ -69,11 +69,11 @@ clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Some machines forbid Python to write bytecode on import; without it every start is five times slower. Kernels are
-# compiled here, on all cores, so that neither the demo nor the tests wait for it.
+# compiled here, on all cores, and what draws tables is loaded, so that neither demo nor tests wait for it.
 $(VENV)/.base: $(VENV)/.pip pyproject.toml constraints.txt
 	$(PIP) --editable .
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python -c "from kohort.runs.compile import compile_kernels; compile_kernels()"
+	$(BIN)/python -c "from rich import progress, table; from kohort.runs.compile import compile_kernels; compile_kernels()"
 	touch $@
 
 # Kernels need the base alone, so they are compiled while the extras are installed.

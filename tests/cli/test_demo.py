@@ -19,7 +19,8 @@ from kohort.methods import registry
 from kohort.methods.registry import Method
 from kohort.privacy.guarantee import KAnonymous
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.runs.demo import MARK, _here_or_there, _Job, _Made, _waited, demo_plan, prepare_folder
+from kohort.runs.demo import _here_or_there, _Job, _Made, _waited, demo_plan
+from kohort.runs.demo_start import MARK, prepare_folder
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -43,13 +43,16 @@ def demo(
 
     Example: kohort demo --out out/demo
     """
-    from kohort.runs.demo import prepare_folder, run_demo
+    from kohort.runs.demo_start import other_processes, prepare_folder
 
     prepare_folder(out, force=force)
     if not json:
         say("Ten sites, one age interval each. The first run on a machine compiles the training kernel (some seconds)")
     at_a_time = jobs or os.cpu_count() or 1
-    runs = run_demo(out, rounds=rounds, date=today(), jobs=at_a_time, watching=_bars(quiet=json))
+    with other_processes(at_a_time - 1, loading="kohort.runs.demo") as others:
+        from kohort.runs.demo import run_demo
+
+        runs = run_demo(out, rounds=rounds, date=today(), others=others, watching=_bars(quiet=json))
     if json:
         emit({"out": str(out), "report": str(out / "report.html"), "runs": runs})
         return

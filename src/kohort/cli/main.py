@@ -6,24 +6,22 @@ Python answers an interrupt while modules are imported with a traceback, and one
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import signal
 import sys
 import threading
 from typing import Any, NoReturn
 
+from kohort.collector import suit_one_job
+
 __all__ = ["app", "main"]
 
 INTERRUPTED = 130
-# Importing makes hundreds of thousands of objects that stay; looking through them again and again for some that do not
-# takes a fifth of the time. Counted in objects: Python's own choice is 700.
-NEW_OBJECTS = 100_000
 
 
 def main() -> NoReturn:
     """Run the command line and exit; `kohort.cli.app.run` lists the exit codes."""
-    gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
+    suit_one_job()
     # Only the first thread may choose what an interrupt does; tests and services call this from others.
     chooses = threading.current_thread() is threading.main_thread()
     usual = signal.signal(signal.SIGINT, _end) if chooses else None

@@ -249,11 +249,13 @@ def _legend(entries: int) -> alt.Legend:
 
 
 def get_ready() -> None:
-    """Start the renderer, which takes a second: whoever has something else to do meanwhile calls this in a thread.
+    """Load what makes charts and start the renderer: whoever has something else to do meanwhile calls this in a thread.
 
     Raises:
         ResourceError: A limit on addresses leaves fewer than the renderer reserves.
     """
+    import altair  # noqa: F401
+
     _rendered({"data": {"values": []}, "mark": "point"})
 
 

@@ -18,6 +18,7 @@ import polars as pl
 
 from kohort.errors import KohortError
 from kohort.methods.registry import find_method, methods
+from kohort.report.charts import get_ready
 from kohort.runs.demo import demo_plan
 from kohort.runs.run import run
 
@@ -56,7 +57,7 @@ last one needs what tables compiled first."""
 
 
 def compile_kernels(workers: int | None = None, *, releases: bool = False) -> tuple[str, ...]:
-    """Run every method for one round, so that what it compiles is on disk.
+    """Run every method for one round, and start the renderer of charts, so that what they compile is on disk.
 
     Args:
         workers: Number of processes; by default the number of cores.
@@ -71,6 +72,7 @@ def compile_kernels(workers: int | None = None, *, releases: bool = False) -> tu
     first, *others = made.items()
     tables, *later = ((f"release by {name}", partial(_release, name)) for name in RELEASES)
     tasks = dict([first, tables, *others, *later] if releases else made.items())
+    tasks["charts"] = get_ready
     context = get_context("spawn")  # a fork would take over threads of libraries that do not survive it
     with ProcessPoolExecutor(max_workers=workers or os.cpu_count(), mp_context=context) as pool:
         done = list(pool.map(_succeeds, tasks.values()))

@@ -7,23 +7,21 @@ reason, and the others still run; the demo fails only when no method finishes.
 from __future__ import annotations
 
 import json
-import shutil
-import signal
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kohort.errors import ConfigError, KohortError, ResourceError
-from kohort.files import disk_errors, write_atomic
+from kohort.errors import KohortError, ResourceError
+from kohort.files import write_atomic
 from kohort.methods.registry import Method, find_method, methods
 from kohort.models.dense.network import Network
 from kohort.models.options import Training
@@ -35,16 +33,18 @@ from kohort.report.curves import read_runs_with_curves
 from kohort.report.page import write_report
 from kohort.report.runs import FAILED_FILE, read_shared_plan
 from kohort.runs.config import Plan, load_plan, only_read
+from kohort.runs.demo_start import Others
 from kohort.runs.run import Progress, run
 from kohort.runs.secure_default import with_secure_sum
 
-__all__ = ["MARK", "ROUNDS", "TITLE", "Watch", "demo_plan", "prepare_folder", "run_demo"]
+__all__ = ["ROUNDS", "TITLE", "Watch", "demo_plan", "run_demo"]
 
 ROUNDS = 60
 TITLE = "Ten sites, one income model"
 PURPOSE = "Demonstration on a public table (Adult)"
-MARK = ".kohort-demo"
-"""A folder with this file is a demo's own and may be replaced by the next one."""
+
+_LONG = frozenset({"partial", "syntactic", "trees"})
+"""Runs that other processes begin with: they take longest, and none should begin when all else is done."""
 
 _PLAN = """
 [data]
@@ -121,7 +121,7 @@ def run_demo(
     rounds: int = ROUNDS,
     seed: int = 0,
     date: str = "",
-    jobs: int = 1,
+    others: Others | None = None,
     watching: Callable[[Method], AbstractContextManager[Watch]] = lambda _: nullcontext(lambda _: None),
 ) -> list[dict[str, Any]]:
     """Run every method into `folder`, attack every model, verify every ledger, and write the report.
@@ -131,8 +131,7 @@ def run_demo(
         rounds: Rounds of iterative methods.
         seed: Of all runs.
         date: Of the report.
-        jobs: Runs at a time, each in a process of its own, of which this is one. The runs are the same, told in the
-            same order.
+        others: Processes that make runs beside this one. The runs are the same, told in the same order.
         watching: Opens a watcher for each method in turn.
 
     Returns:
@@ -146,7 +145,7 @@ def run_demo(
     audits: list[dict[str, Any]] = []
     chosen = methods().values()
     wanted = [_Job(method.name, rounds, seed, folder / method.name) for method in chosen]
-    with _meanwhile(get_ready), _begun(wanted, jobs) as calls:
+    with _meanwhile(get_ready), _begun(wanted, others) as calls:
         for method, call in zip(chosen, calls, strict=True):
             try:
                 with watching(method) as watch:
@@ -186,35 +185,28 @@ def _meanwhile(what: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _begun(wanted: Sequence[_Job], jobs: int) -> Iterator[list[Callable[[Watch], _Made]]]:
+def _begun(wanted: Sequence[_Job], others: Others | None) -> Iterator[list[Callable[[Watch], _Made]]]:
     """For each run, a call that gives what it made: it is made then, or has begun in another process.
 
-    This process makes runs from the beginning of the list on, the others from its end.
+    This process makes runs from the beginning of the list on, the others the long ones first, and then from its end on.
+    After the last one the others are told to end, which nobody waits for.
     """
-    others = min(jobs, len(wanted)) - 1
-    if others < 1:
-        _compile_kernel()
+    _compile_kernel()
+    if others is None or len(wanted) < 2:
         yield [partial(_make, job) for job in wanted]
         return
-    # Spawned: a fork would take over threads of libraries that do not survive it.
-    processes = ProcessPoolExecutor(others, mp_context=get_context("spawn"), initializer=_compile_kernel)
-    with processes as pool, ThreadPoolExecutor(others) as threads:
-        former = signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is this process's to handle
-        try:
-            for _ in range(others):
-                pool.submit(int)  # a process starts with the first thing to do
-        finally:
-            signal.signal(signal.SIGINT, former)
+    with ThreadPoolExecutor(min(others.size, len(wanted) - 1)) as threads:
         # A thread asks a process for one run at a time, so the runs after it are still to be had.
-        begun = {job: threads.submit(_elsewhere, pool, job) for job in reversed(wanted)}
+        order = sorted(wanted, key=lambda job: job.method in _LONG)[::-1]
+        begun = {job: threads.submit(_elsewhere, others.pool, job) for job in order}
         try:
-            _compile_kernel()
             yield [partial(_here_or_there, job, begun[job]) for job in wanted]
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             for process in active_children():
                 process.terminate()
             raise
+    others.pool.shutdown(wait=False)
 
 
 def _elsewhere(pool: ProcessPoolExecutor, job: _Job) -> tuple[_Made, list[Progress]]:
@@ -235,6 +227,7 @@ def _make(job: _Job, watch: Watch) -> _Made:
 
 def _make_unwatched(job: _Job) -> tuple[_Made, list[Progress]]:
     """The same in another process, and what a watcher would have been told."""
+    _compile_kernel()
     told: list[Progress] = []
     return _make(job, told.append), told
 
@@ -276,29 +269,8 @@ def _run_and_attack(plan: Plan, place: Path, seed: int, watch: Watch) -> dict[st
     ).to_mapping()
 
 
-def prepare_folder(folder: Path, *, force: bool) -> None:
-    """Make an empty, marked folder.
-
-    Args:
-        folder: Where; a former demo's is replaced.
-        force: Replace anything else, too.
-
-    Raises:
-        ConfigError: It exists, is no demo's, and is not to be replaced.
-    """
-    occupied = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
-    if occupied and not force and not (folder / MARK).is_file():
-        raise ConfigError(
-            f"{folder} exists and is not a demo's folder", hint="Choose another --out, or add --force to replace it"
-        )
-    with disk_errors(folder):
-        if occupied:
-            shutil.rmtree(folder)
-    write_atomic(folder / MARK, b"Written by kohort demo; the next demo replaces this folder.\n")
-
-
 def _compile_kernel() -> None:
-    """Pay for the first compilation of the training kernel now, so that no method's seconds hold it."""
+    """Compile the training kernel, or read it from disk, so that no method's seconds hold that."""
     network = Network(inputs=1, outputs=2)  # kernels are compiled for types of numbers, whatever their count
     network.fit(
         np.zeros(network.parameter_count, dtype=np.float32),
