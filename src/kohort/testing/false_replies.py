@@ -33,7 +33,7 @@ from kohort.runs.run import run
 from kohort.testing.canary import shows_canary
 from kohort.testing.checks import ContractViolation
 from kohort.testing.lies import bodies_of_none, other_payloads
-from kohort.testing.recorded import VICTIM, Exchange, HonestRun, RecordedSites, few_rows
+from kohort.testing.recorded import VICTIM, Exchange, HonestRun, RecordedSites
 from kohort.testing.watch import Victim, Watch, handed_back
 from kohort.transport.messages import ReplyMessage
 
@@ -221,7 +221,7 @@ def run_with(honest: HonestRun, party: str, lie: FalseReply) -> None:
     def alter(name: str, place: int, reply: ReplyMessage) -> ReplyMessage:
         return lie.said(place, reply) if name == party else reply
 
-    served, sums = RecordedSites(tables=few_rows(), alter=alter), Sums()
+    served, sums = RecordedSites(alter=alter, population=honest.served.population), Sums()
     try:
         with sums.heard():
             run(honest.plan, seed=honest.seed, backend=served)
@@ -229,6 +229,8 @@ def run_with(honest: HonestRun, party: str, lie: FalseReply) -> None:
         pass  # a liar may spoil a run
     except Exception as error:
         raise _violation(honest, lie, f"{type(error).__name__} ends the hub's process") from error
+    if not served.exchanges:
+        raise _violation(honest, lie, "the run with a liar asked nobody anything, so nothing was held to the contract")
     watches: dict[str, Watch] = {}
     for exchange in served.exchanges:
         if exchange.site != party:
