@@ -137,8 +137,9 @@ class _Copier:
 
     def _reduced(self, obj: Any) -> Any:
         """By what the object says of itself (`object.__reduce_ex__`), or attribute by attribute."""
-        if _has_attributes_alone(type(obj)):
-            made = self._note(obj, object.__new__(type(obj)))
+        kind: Any = type(obj)
+        if _has_attributes_alone(kind):
+            made = self._note(obj, object.__new__(kind))
             attributes = made.__dict__
             for name, value in obj.__dict__.items():
                 attributes[name] = value if type(value) in _PLAIN else self.copy(value)
