@@ -76,12 +76,12 @@ $(VENV)/.base: $(VENV)/.pip pyproject.toml constraints.txt
 	$(BIN)/python -c "from rich import progress, table; from kohort.runs.compile import compile_kernels; compile_kernels()"
 	touch $@
 
-# Kernels need the base alone, so they are compiled while the extras are installed.
+# Kernels need the base alone, so they are compiled while the extras are installed: what the installed kohort asks for.
 $(VENV)/.%: $(VENV)/.pip pyproject.toml constraints.txt
 	$(PIP) --editable .
 	$(BIN)/python -m compileall -q src
 	PYTHONPATH=src $(BIN)/python -c "from kohort.runs.compile import compile_kernels; compile_kernels(releases=True)" & \
-	compiling=$$!; $(PIP) --editable ".[$*]" && wait $$compiling
+	compiling=$$!; $(PIP) "kohort[$*]" && wait $$compiling
 	touch $@
 
 # The pip that comes with Python 3.11 takes a minute longer to find out what to install.

@@ -16,35 +16,42 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "out" / "pip-audit"
 PATIENCE = 120
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 EPOCH = "315532800"
 """The first moment that a zip file can hold."""
 
 
-def wheel_hash(place: Path) -> str:
+def wheel_hash(place: Path, *, tools: Path) -> str:
     """The hash of a wheel built now.
 
     Args:
         place: An empty folder.
+        tools: A folder with what builds it, and nothing else.
 
     Returns:
         SHA-256, in hexadecimal digits.
     """
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(ROOT)]
-    subprocess.run(build, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH})
+    build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(ROOT)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "PYTHONPATH": str(tools)}
+    subprocess.run(build, check=True, env=environment)
     (wheel,) = place.glob("*.whl")
     return hashlib.sha256(wheel.read_bytes()).hexdigest()
 
 
 def repeats() -> bool:
-    """Whether two builds give the same bytes."""
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        first, second = wheel_hash(Path(one)), wheel_hash(Path(other))
+    """Whether two builds give the same bytes; both are made by the same tools, which are installed once."""
+    with tempfile.TemporaryDirectory() as made:
+        tools, one, other = (Path(made) / name for name in ("tools", "one", "other"))
+        needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+        subprocess.run([*PIP, "install", "--target", str(tools), *needed], check=True)
+        first, second = wheel_hash(one, tools=tools), wheel_hash(other, tools=tools)
     print(f"wheel: {first}" if first == second else "wheel: two builds differ")
     return first == second
 

@@ -263,8 +263,8 @@ class Encoder:
                 continue
             text = category_text(frame[name])
             gaps = domain.missing or (self.impute and name != self.schema.target)
-            known = text.is_in(list(domain.categories)) | (text.is_null() if gaps else pl.lit(False))
-            usable &= pl.select(known).to_series().fill_null(gaps).to_numpy()
+            known = text.is_in(list(domain.categories))  # of a null, null
+            usable &= (known.fill_null(gaps) if known.null_count() else known).to_numpy()
         return usable
 
     def row_weights(self, target: NDArray[np.floating]) -> NDArray[np.floating] | None:

@@ -232,7 +232,8 @@ def complete_rows(frame: pl.DataFrame) -> NDArray[np.int64]:
 def _is_complete(frame: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.bool_]:
     found = np.ones(frame.height, np.bool_)
     for name in columns:
-        found &= frame[name].is_not_null().to_numpy()
+        if frame[name].null_count():
+            found &= frame[name].is_not_null().to_numpy()
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -82,8 +82,14 @@ class _Copier:
         if _PLAIN.issuperset(map(type, obj.values())) and _PLAIN.issuperset(map(type, obj)):
             return self._note(obj, obj.copy())
         made: dict[Any, Any] = self._note(obj, {})
-        made.update((self.copy(key), self.copy(value)) for key, value in obj.items())
+        for key, value in obj.items():
+            made[key if type(key) in _PLAIN else self.copy(key)] = value if type(value) in _PLAIN else self.copy(value)
         return made
+
+    def _set(self, obj: set[Any] | frozenset[Any]) -> Any:
+        if not _PLAIN.issuperset(map(type, obj)):
+            return self._reduced(obj)
+        return self._note(obj, obj.copy())  # of a frozen one, that is itself
 
     def _list(self, obj: list[Any]) -> list[Any]:
         if _PLAIN.issuperset(map(type, obj)):
@@ -130,7 +136,14 @@ class _Copier:
         return made
 
     def _reduced(self, obj: Any) -> Any:
-        """By what the object says of itself (`object.__reduce_ex__`)."""
+        """By what the object says of itself (`object.__reduce_ex__`), or attribute by attribute."""
+        kind: Any = type(obj)
+        if _has_attributes_alone(kind):
+            made = self._note(obj, object.__new__(kind))
+            attributes = made.__dict__
+            for name, value in obj.__dict__.items():
+                attributes[name] = value if type(value) in _PLAIN else self.copy(value)
+            return made
         parts = obj.__reduce_ex__(4)
         if isinstance(parts, str):  # a name in a module
             return obj
@@ -149,6 +162,8 @@ _CONTAINERS: dict[type, Callable[[_Copier, Any], Any]] = {
     dict: _Copier._dict,
     list: _Copier._list,
     tuple: _Copier._tuple,
+    set: _Copier._set,
+    frozenset: _Copier._set,
     np.ndarray: _Copier._array,
 }
 _MAKERS: dict[type, Callable[[_Copier, Any], Any]] = {
@@ -158,6 +173,16 @@ _MAKERS: dict[type, Callable[[_Copier, Any], Any]] = {
     BuiltinFunctionType: _Copier._builtin,
     FunctionType: _Copier._function,
 }
+
+
+@cache
+def _has_attributes_alone(kind: type) -> bool:
+    """Whether objects of a class are what stands in their `__dict__`, and say nothing else of how they are copied."""
+    usual = all(getattr(kind, name) is getattr(object, name) for name in ("__new__", "__reduce__", "__reduce_ex__"))
+    own = any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
+    states = [one.__dict__["__getstate__"] for one in kind.__mro__[:-1] if "__getstate__" in one.__dict__]
+    slots = any(one.__dict__.get("__slots__") for one in kind.__mro__)
+    return usual and not own and not states and not slots and kind.__dictoffset__ != 0
 
 
 def _is_shared(obj: Any) -> bool:

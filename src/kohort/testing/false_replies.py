@@ -33,7 +33,7 @@ from kohort.runs.run import run
 from kohort.testing.canary import shows_canary
 from kohort.testing.checks import ContractViolation
 from kohort.testing.lies import bodies_of_none, other_payloads
-from kohort.testing.recorded import VICTIM, Exchange, HonestRun, RecordedSites, few_rows
+from kohort.testing.recorded import VICTIM, Exchange, HonestRun, RecordedSites
 from kohort.testing.watch import Victim, Watch, handed_back
 from kohort.transport.messages import ReplyMessage
 
@@ -221,7 +221,7 @@ def run_with(honest: HonestRun, party: str, lie: FalseReply) -> None:
     def alter(name: str, place: int, reply: ReplyMessage) -> ReplyMessage:
         return lie.said(place, reply) if name == party else reply
 
-    served, sums = RecordedSites(tables=few_rows(), alter=alter), Sums()
+    served, sums = RecordedSites(alter=alter, population=honest.served.population), Sums()
     try:
         with sums.heard():
             run(honest.plan, seed=honest.seed, backend=served)
@@ -229,6 +229,17 @@ def run_with(honest: HonestRun, party: str, lie: FalseReply) -> None:
         pass  # a liar may spoil a run
     except Exception as error:
         raise _violation(honest, lie, f"{type(error).__name__} ends the hub's process") from error
+    _hold_to_contract(honest, served, party, lie)
+    shown = sums.shown(party) if honest.approved.sums_securely else None
+    if shown is not None:
+        raise _violation(honest, lie, f"a total of {shown[1]!r} shows the vector of {shown[0]}")
+    _compare_twin(honest, served, lie)
+
+
+def _hold_to_contract(honest: HonestRun, served: RecordedSites, party: str, lie: FalseReply) -> None:
+    """What leaves honest parties is what the contract allows, and no row of theirs reaches the liar."""
+    if not served.exchanges:
+        raise _violation(honest, lie, "the run with a liar asked nobody anything, so nothing was held to the contract")
     watches: dict[str, Watch] = {}
     for exchange in served.exchanges:
         if exchange.site != party:
@@ -236,10 +247,6 @@ def run_with(honest: HonestRun, party: str, lie: FalseReply) -> None:
             watch.judge(exchange.asked, exchange.reply, lie.name)
         elif shows_canary(exchange.asked.body) and not _is_plain(honest):
             raise _violation(honest, lie, "a request to the liar holds a value of a single row of another site")
-    shown = sums.shown(party) if honest.approved.sums_securely else None
-    if shown is not None:
-        raise _violation(honest, lie, f"a total of {shown[1]!r} shows the vector of {shown[0]}")
-    _compare_twin(honest, served, lie)
 
 
 def _is_plain(honest: HonestRun) -> bool:

@@ -138,11 +138,12 @@ class RecordedSites(ServedSites):
     alter: Callable[[str, int, ReplyMessage], ReplyMessage] = lambda _, __, reply: reply
     """(party, how many replies it gave before, its reply) -> what it says instead, signed by it."""
     population: Population | None = None
+    """The rows; of a finished run with the same plan and seed, so that they need not be read again."""
     streams: Streams | None = None
 
     def populate(self, plan: Plan, streams: Streams) -> Population:
         """The rows of a simulation; see `ServedSites.populate`."""
-        self.streams, self.population = streams, super().populate(plan, streams)
+        self.streams, self.population = streams, self.population or super().populate(plan, streams)
         return self.population
 
     def carrier(self) -> Carrier:
@@ -238,9 +239,10 @@ class HonestRun:
         Yields:
             Those chosen; the same ones every time.
         """
+        told, limit = f"{self.name}|{place}|", weight * self.share * 2**64
         for lie in found:
-            said = f"{self.name}|{place}|{lie.name}".encode()
-            if int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") < weight * self.share * 2**64:
+            drawn = hashlib.blake2b((told + lie.name).encode(), digest_size=8).digest()
+            if int.from_bytes(drawn, "little") < limit:
                 yield lie
 
 

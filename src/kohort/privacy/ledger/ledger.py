@@ -307,14 +307,14 @@ class Ledger:
         self._write()
 
     def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:
-        """Sign the end of every chain and write `head.json`.
+        """Sign the end of every chain and write `head.json`; a ledger that is kept in memory has no such file.
 
         Args:
             receipts: Number of receipts, and the hash of the last one.
             hub_key: The hub's public key, which signed the receipts.
         """
-        head = self.head(receipts=receipts, hub_key=hub_key)
         if self._folder is not None:
+            head = self.head(receipts=receipts, hub_key=hub_key)
             write_atomic(self._folder / HEAD_FILE, (canonical(head) + "\n").encode(), durable=self._durable)
 
     def head(self, *, receipts: tuple[int, str], hub_key: str) -> dict[str, Any]:

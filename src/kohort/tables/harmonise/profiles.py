@@ -48,6 +48,8 @@ SAMPLE: Final = 100_000
 TEXTS: Final = 10_000
 """Texts that are looked at to tell whether they are numbers or dates."""
 MAX_VALUES: Final = 200
+FEW_TEXTS: Final = 1000
+"""Up to so many different texts are looked at one by one."""
 MAX_WHOLE_VALUES: Final = 20
 MOST: Final = 0.8
 """Share of texts that must be numbers, or dates, for the column to be called so."""
@@ -203,7 +205,7 @@ def _profile(column: pl.Series, persons: pl.Series | None, least: int) -> Column
         return _number_profile(column, persons, least)
     if column.dtype in (pl.String, pl.Categorical, pl.Enum):
         return _text_profile(column, persons, least)
-    missing = _missing_class(column.is_null(), persons, least)
+    missing = _nulls_class(column, persons, least)
     if isinstance(column.dtype, pl.List):
         return ColumnProfile(kind="items", missing=missing, **_values(column, persons, least))
     if column.dtype.is_temporal():
@@ -216,14 +218,17 @@ def _profile(column: pl.Series, persons: pl.Series | None, least: int) -> Column
 def _number_profile(column: pl.Series, persons: pl.Series | None, least: int) -> ColumnProfile:
     numbers, keys = _sample(column, persons)
     codes = tuple(code for code in MISSING_CODES if _is_code(numbers, keys, code, least))
-    kept = ~np.isin(numbers, codes)
-    unknown = column.is_null() | column.cast(pl.Float64).is_in(codes) if codes else column.is_null()
+    kept = ~np.isin(numbers, codes) if codes else np.ones(len(numbers), dtype=np.bool_)
+    if codes:
+        missing = _missing_class(column.is_null() | column.cast(pl.Float64).is_in(codes), persons, least)
+    else:
+        missing = _nulls_class(column, persons, least)
     values: dict[str, Any] = {}
     if len(np.unique(numbers[: 10 * MAX_WHOLE_VALUES])) <= MAX_WHOLE_VALUES and column.n_unique() <= MAX_WHOLE_VALUES:
         values = _values(column, persons, least)
     return ColumnProfile(
         kind="number",
-        missing=_missing_class(unknown, persons, least),
+        missing=missing,
         quantiles=_quantiles(numbers[kept], None if keys is None else keys[kept], least),
         codes=tuple(f"{code:g}" for code in codes),
         **values,
@@ -231,14 +236,16 @@ def _number_profile(column: pl.Series, persons: pl.Series | None, least: int) ->
 
 
 def _text_profile(column: pl.Series, persons: pl.Series | None, least: int) -> ColumnProfile:
-    values = _values(column, persons, least)
     step = max(1, len(column) // SAMPLE)
     sampled = _every(column, step)
-    texts = sampled.unique().drop_nulls()
-    words = texts.filter(texts.str.strip_chars().str.to_lowercase().is_in(sorted(MISSING_WORDS)))
-    unknown = column.is_null() | column.is_in(words.implode()) if len(words) else column.is_null()
-    missing = _missing_class(unknown, persons, least)
-    known = sampled.filter(~_every(unknown, step))
+    few = _few_texts(column) if persons is None else None
+    values = _values(column, persons, least) if few is None else _values_of(few, least)
+    words = _missing_words(sampled) if few is None or step > 1 or _may_be_missing(few) else None
+    if words is None or not len(words):
+        missing, known = _nulls_class(column, persons, least), sampled.drop_nulls() if sampled.null_count() else sampled
+    else:
+        unknown = column.is_null() | column.is_in(words.implode())
+        missing, known = _missing_class(unknown, persons, least), sampled.filter(~_every(unknown, step))
     if len(known) < least:
         return ColumnProfile(kind="category", missing=missing, **values)
     some = _every(known, max(1, len(known) // TEXTS))
@@ -262,6 +269,34 @@ def _text_profile(column: pl.Series, persons: pl.Series | None, least: int) -> C
     return ColumnProfile(kind="category", missing=missing, reads_as=reads_as, **values)
 
 
+def _few_texts(column: pl.Series) -> dict[str, int] | None:
+    """How often each text occurs, where they are so few that Python is quicker with them; else None."""
+    if column.dtype != pl.String:
+        return None
+    counted = column.alias("value").value_counts(name="n")
+    if counted.height > FEW_TEXTS:
+        return None
+    return {text: count for text, count in counted.iter_rows() if text is not None}
+
+
+def _values_of(counts: Mapping[str, int], least: int) -> dict[str, Any]:
+    """`_values` of texts that are counted already."""
+    common = sorted((-count, text) for text, count in counts.items() if count >= least)[:MAX_VALUES]
+    rest = sum(counts.values()) + sum(less for less, _ in common)
+    return {"values": tuple(sorted(text for _, text in common)), "more": rest >= least}
+
+
+def _may_be_missing(texts: Iterable[str]) -> bool:
+    """False where no text is a word for a missing value: Python takes off at least the white space that Polars does."""
+    return any(text.strip().lower() in MISSING_WORDS for text in texts)
+
+
+def _missing_words(column: pl.Series) -> pl.Series:
+    """The texts of a column that stand for missing values."""
+    texts = column.unique().drop_nulls()
+    return texts.filter(texts.str.strip_chars().str.to_lowercase().is_in(sorted(MISSING_WORDS)))
+
+
 def _every(column: pl.Series, step: int) -> pl.Series:
     return column if step == 1 else column.gather_every(step)
 
@@ -273,7 +308,17 @@ def _readable(texts: pl.Series, decimal: str) -> float:
 def _missing_class(unknown: pl.Series, persons: pl.Series | None, least: int) -> str:
     """The class of the share of missing values; fewer persons than the minimum count for none."""
     count = int(unknown.sum()) if persons is None else persons.filter(unknown).n_unique()
-    rows = len(unknown) if persons is None else persons.n_unique()
+    return _share_class(count, len(unknown) if persons is None else persons.n_unique(), least)
+
+
+def _nulls_class(column: pl.Series, persons: pl.Series | None, least: int) -> str:
+    """`_missing_class` of a column whose missing values are its nulls."""
+    if persons is not None:
+        return _missing_class(column.is_null(), persons, least)
+    return _share_class(column.null_count(), len(column), least)
+
+
+def _share_class(count: int, rows: int, least: int) -> str:
     if count < least:
         return SHARES[0]
     if rows - count < least:
@@ -304,10 +349,11 @@ def _common(counted: pl.DataFrame, least: int) -> pl.DataFrame:
 def _sample(column: pl.Series, persons: pl.Series | None) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     """Finite numbers of evenly spread rows, and the persons they belong to as codes."""
     step = max(1, len(column) // SAMPLE)
-    numbers = _every(column, step).cast(pl.Float64)
-    known = numbers.is_finite().fill_null(value=False)
-    keys = None if persons is None else _every(persons, step).filter(known).rank("dense").cast(pl.Int64).to_numpy()
-    return numbers.filter(known).to_numpy(), keys
+    numbers = _every(column, step).cast(pl.Float64).to_numpy()
+    known = np.isfinite(numbers)  # a null is not a number here
+    if persons is None:
+        return numbers[known], None
+    return numbers[known], _every(persons, step).filter(pl.Series(known)).rank("dense").cast(pl.Int64).to_numpy()
 
 
 def _is_code(numbers: NDArray[np.float64], persons: NDArray[np.int64] | None, code: float, least: int) -> bool:
