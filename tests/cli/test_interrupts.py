@@ -5,10 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from kohort.errors import ConfigError
 
 SLOW_IMPORT = """
 import os, signal, sys
@@ -55,3 +58,34 @@ def test_an_interrupted_command_says_so(
     assert code == 130
     assert told.splitlines()[-1] == "kohort: interrupted"
     assert said in told
+
+
+class _Panic(BaseException):
+    """As errors of native libraries are."""
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_what_a_library_makes_of_an_interrupt_is_an_interrupt(
+    plan_file: Path, kohort_here: Any, monkeypatch: Any, is_interrupted: bool
+) -> None:
+    def panicking(*_: Any, **__: Any) -> None:
+        try:
+            if is_interrupted:
+                signal.raise_signal(signal.SIGINT)
+        finally:
+            raise _Panic
+
+    monkeypatch.setattr("kohort.runs.auditing.audit.audit_plan", panicking)
+    code, _, told = kohort_here("audit", str(plan_file))
+    expected = (130, "kohort: interrupted") if is_interrupted else (1, "kohort: a bug in kohort (_Panic)")
+    assert (code, told.splitlines()[-1][: len(expected[1])]) == expected
+
+
+def test_a_refusal_after_an_interrupt_is_still_the_refusal(plan_file: Path, kohort_here: Any, monkeypatch: Any) -> None:
+    def refusing(*_: Any, **__: Any) -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ConfigError("too late", hint="Try again")
+
+    monkeypatch.setattr("kohort.runs.auditing.audit.audit_plan", refusing)
+    assert kohort_here("audit", str(plan_file))[0] == 2

@@ -330,9 +330,7 @@ def attempt(name: str, fault: Fault, here: Path, before: Reference, folder: Path
         return f"exit {second.code} without the fault afterwards", first.printed + b"\n--\n" + second.printed
     if differ := sorted(place for place, _ in files_of(name, out).items() ^ before.files.items()):
         told = "other files: " + ", ".join(dict.fromkeys(differ))
-        return "the second attempt wrote something else", b"\n--\n".join(
-            (first.printed, second.printed, told.encode())
-        )
+        return "the second attempt wrote something else", b"\n--\n".join((first.printed, second.printed, told.encode()))
     return None
 
 

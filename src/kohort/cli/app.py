@@ -91,12 +91,15 @@ def _global_options(
     context.obj = {"debug": debug}
 
 
-def run() -> int:
+def run(*, interrupted: Callable[[], bool] = lambda: False) -> int:
     """Run the command line.
 
     Exit codes: 0 ok, 1 a bug in kohort, 2 usage or configuration, 3 bad data, 4 refused by policy or the asked privacy
     cannot be met, 5 a site or the network failed, 6 integrity or authentication, 7 out of resources, 130 interrupted.
     An error is one line on stderr; its traceback is shown only with `--debug`.
+
+    Args:
+        interrupted: Whether an interrupt came: libraries turn one into errors of their own.
 
     Returns:
         The exit code.
@@ -114,10 +117,13 @@ def run() -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:  # native libraries have errors that are no Exception
+        if isinstance(error, SystemExit):
+            raise
         if debug:
             traceback.print_exception(error)
-        message, code = _said(error)
+        is_known = isinstance(error, (KohortError, click.ClickException))
+        message, code = _said(KeyboardInterrupt() if interrupted() and not is_known else error)
         say(f"kohort: {message}")
         return code
 

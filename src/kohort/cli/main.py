@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 import threading
+from types import FrameType
 from typing import Any, NoReturn
 
 from kohort.collector import suit_one_job
+from kohort.interrupts import outside_imports
 
 __all__ = ["app", "main"]
 
@@ -29,12 +31,21 @@ def main() -> NoReturn:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is done: nothing is left to interrupt
     from kohort.cli.app import run
 
-    if usual is not None:
-        signal.signal(signal.SIGINT, usual)
+    came: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        signal.default_int_handler(number, frame)
+
+    if chooses:
+        signal.signal(signal.SIGINT, outside_imports(interrupt))
     try:
-        sys.exit(run())
+        sys.exit(run(interrupted=lambda: bool(came)))
     except KeyboardInterrupt:
         _end()  # a second interrupt, or one at the very end
+    finally:
+        if usual is not None:
+            signal.signal(signal.SIGINT, usual)
 
 
 def _end(*_: Any) -> NoReturn:

@@ -196,10 +196,10 @@ def _begun(wanted: Sequence[_Job], others: Others | None) -> Iterator[list[Calla
         yield [partial(_make, job) for job in wanted]
         return
     with ThreadPoolExecutor(min(others.size, len(wanted) - 1)) as threads:
-        # A thread asks a process for one run at a time, so the runs after it are still to be had.
-        order = sorted(wanted, key=lambda job: job.method in _LONG)[::-1]
-        begun = {job: threads.submit(_elsewhere, others.pool, job) for job in order}
         try:
+            # A thread asks a process for one run at a time, so the runs after it are still to be had.
+            order = sorted(wanted, key=lambda job: job.method in _LONG)[::-1]
+            begun = {job: threads.submit(_elsewhere, others.pool, job) for job in order}
             yield [partial(_here_or_there, job, begun[job]) for job in wanted]
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)

@@ -73,12 +73,13 @@ def other_processes(wanted: int, *, loading: str) -> Iterator[Others | None]:
     # Spawned: a fork would take over threads of libraries that do not survive it.
     pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_load, initargs=(loading,))
     try:
-        former = signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is this process's to handle
+        # An interrupt is this process's to handle. One that comes now waits, and the new processes never see any.
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(count):
                 pool.submit(int)  # a process starts with the first thing to do
         finally:
-            signal.signal(signal.SIGINT, former)
+            signal.pthread_sigmask(signal.SIG_SETMASK, former)
         yield Others(pool, count)
     finally:
         pool.shutdown(wait=False)
