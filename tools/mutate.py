@@ -11,8 +11,8 @@ Mutants are drawn from all places of privacy/, crypto/, the checker, the gate an
 classes where a comparison can be turned, a whole number moved by one, a `not` removed, `and` and `or` exchanged, or a
 `raise` dropped. Texts, docstrings, types and what stands in a `raise` are left alone: messages are not behaviour. The
 tests of a mutant are those that enter its function, quick ones first, up to `MOST` processor seconds; they run in a
-process forked from one that has loaded the libraries. Kernels of the local search run uncompiled (NUMBA_DISABLE_JIT): a
-compiled one would come from a cache.
+process forked from one that has loaded the libraries. Kernels of the local search run uncompiled: a compiled one would
+come from a cache, which does not know that a function of another file changed.
 
 A mutant that survives here may still be caught by the rest of the suite, or be equivalent: docs/mutation.md says which.
 """
@@ -33,6 +33,8 @@ from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 
+import numba
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -42,7 +44,7 @@ PACKAGE = ROOT / "src" / "kohort"
 MOST = 20.0
 """Processor seconds of the tests that are asked about one mutant."""
 
-ENDLESS = 60
+ENDLESS = 40
 """Processor seconds after which tests of one mutant are taken for endless; without a mutant they take much less."""
 
 LOCAL_SEARCH = ("anonymity/relational/algorithms/refine_kernel.py", "anonymity/relational/algorithms/class_state.py")
@@ -190,12 +192,19 @@ def record(path: Path, tests: Sequence[str]) -> int:
     Returns:
         The exit code of pytest.
     """
-    asked = tuple(tests) or RECORDED
+    asked = tuple(tests) or (*RECORDED, *KERNEL_TESTS)
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(line for line in lines if not json.loads(line)["test"].startswith(asked)), encoding="utf-8")
     options = ["-p", "tests.support.reach", "--reach", str(path.resolve()), "-p", "no:cacheprovider"]
-    return subprocess.run([sys.executable, "-m", "pytest", *options, *asked], cwd=ROOT, check=False).returncode
+    uncompiled = [one for one in asked if one.startswith(KERNEL_TESTS)]
+    others = [one for one in asked if one not in uncompiled]
+    runs = [
+        subprocess.run([sys.executable, "-m", "pytest", *options, *chosen], cwd=ROOT, check=False, env=environment)
+        for chosen, environment in ((others, os.environ), (uncompiled, os.environ | {"NUMBA_DISABLE_JIT": "1"}))
+        if chosen
+    ]
+    return max(one.returncode for one in runs)
 
 
 class Outcomes:
@@ -243,14 +252,14 @@ class Reach:
     def tests(self, mutant: Mutant) -> list[str]:
         """The tests that can notice a mutant, quick ones first: those that enter its function, or, for what stands
         outside of functions, any function of its file. So many that they take at most `most` processor seconds."""
-        if mutant.file in LOCAL_SEARCH:
-            return list(KERNEL_TESTS)
         begins = _function(mutant)
         here = f"{mutant.file}:"
         places = [f"{here}{begins}"] if begins else [one for one in self._by_place if one.startswith(here)]
         found = sorted({test for place in places for test in self._by_place.get(place, ())}, key=self._order)
         chosen, spent = list[str](), 0.0
         for test in found:
+            if mutant.file in LOCAL_SEARCH and not test.startswith(KERNEL_TESTS):
+                continue  # it saw compiled kernels
             spent += self._seconds[test]
             if spent > self._most:
                 break
@@ -293,13 +302,12 @@ def _attempt(given: tuple[Mutant, Sequence[str], Path]) -> dict[str, object]:
     mutant, tests, folder = given
     if not tests:
         return {**asdict(mutant), "outcome": "unreached", "by": None, "seconds": 0.0}
-    if mutant.file in LOCAL_SEARCH:
-        os.environ["NUMBA_DISABLE_JIT"] = "1"  # a compiled kernel would come from a cache
+    vars(numba.config)["DISABLE_JIT"] = mutant.file in LOCAL_SEARCH  # a compiled kernel would come from a cache
     try:
         with changed_file(folder, mutant.file, lambda text: changed(text, mutant)) as source:
             found = until_one_fails(source, tests, collecting=True, cpu=ENDLESS)
     finally:
-        os.environ.pop("NUMBA_DISABLE_JIT", None)
+        vars(numba.config)["DISABLE_JIT"] = False
     outcome = "killed" if found.failed else "survived" if found.in_time else "slow"
     return {**asdict(mutant), "outcome": outcome, "by": found.failed, "seconds": round(found.cpu, 1)}
 
