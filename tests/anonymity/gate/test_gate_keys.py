@@ -176,6 +176,10 @@ def test_python_values_and_columns_have_the_same_texts() -> None:
     assert as_list.texts == group_keys(frame, ["a"]).texts
     whole = group_keys(frame, ["a"], key=lambda columns: [1, 2.5, float("nan")])
     assert whole.texts == as_list.texts
+    days = pl.DataFrame({"a": [datetime.date(2020, 2, 29), None]})
+    assert group_keys(days, ["a"], key=lambda columns: columns["a"].to_list()).texts == group_keys(days, ["a"]).texts
+    truths = group_keys(frame, ["a"], key=lambda columns: [True, False, True])
+    assert truths.texts == group_keys(pl.DataFrame({"a": ["true", "false", "true"]}), ["a"]).texts
 
 
 def test_a_key_function_sees_the_quasi_identifiers_alone() -> None:
@@ -213,6 +217,7 @@ def test_other_kinds_of_frames() -> None:
         (lambda frame: [1], ConfigError, "1 keys for 2 rows"),
         (lambda frame: 7, ConfigError, "no list of plain values"),
         (lambda frame: [{1}, {2}], ConfigError, "no list of plain values"),
+        (lambda frame: [datetime.datetime(2020, 1, 1)] * 2, ConfigError, "no list of plain values"),
         (lambda frame: [1.0, float("inf")], DataError, "infinite"),
     ],
 )

@@ -104,6 +104,15 @@ def test_a_damaged_key_file_gives_no_other_keys(tmp_path: Path) -> None:
     check()
 
 
+@pytest.mark.parametrize("change", [{"version": 2}, {"version": "1"}, {"kohort": "roster"}, {"kohort": None}])
+def test_a_file_of_another_kind_or_version_is_no_key_file(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "ann.key"
+    save_identity(path, ANN)
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
+    with pytest.raises(IntegrityError, match="not a kohort key file"):
+        load_identity(path)
+
+
 def test_swapped_keys_in_a_file_are_noticed(tmp_path: Path) -> None:
     for name, identity in (("ann", ANN), ("bob", BOB)):
         save_identity(tmp_path / name, identity)
