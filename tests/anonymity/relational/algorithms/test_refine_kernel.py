@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,7 @@ from tests.reference.partitions import class_loss, meets
 from tests.support.anonymity_tables import QUASI, problem_of, tables
 from tests.support.examples import examples
 
+from kohort.anonymity.relational.algorithms import class_state
 from kohort.anonymity.relational.algorithms import refine_kernel as kernel
 from kohort.anonymity.relational.algorithms.cell_shape import cell_shape
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
@@ -275,3 +277,44 @@ def _label_moves(seed: int, *, bounded: bool) -> list[int]:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_bound_per_bit_leaves_no_better_class_out(seed: int) -> None:
     assert _label_moves(seed, bounded=True) == _label_moves(seed, bounded=False)
+
+
+def test_a_row_is_replaced_by_one_of_a_class_that_has_one_to_spare():
+    """Row 1 leaves a class of two rows for its like, and one of the three rows that are like row 0 takes its place."""
+    frame = pl.DataFrame({"number": [0, 9, 0, 0, 0, 9, 9]})
+    slow = Slow(problem_of(frame, Rule(k=2), quasi=["number"]), [0, 0, 1, 1, 1, 2, 2], 3)
+    given = arguments(slow)
+    assert kernel.replace_rows(*given) == 1
+    assert given[2].tolist() == [0, 2, 0, 1, 1, 2, 2]
+    assert kernel.replace_rows(*given) == 0
+
+
+LINK, UNLINK = (getattr(step, "py_func", step) for step in (class_state.link, class_state.unlink))
+"""As they are written: compiled, they are called by other compiled steps alone."""
+
+
+class Chains(NamedTuple):
+    """As much of the classes as chains of rows need."""
+
+    label: np.ndarray
+    head: np.ndarray
+    after: np.ndarray
+    before: np.ndarray
+
+
+def test_a_chain_holds_the_rows_that_were_put_there_last() -> None:
+    random = np.random.default_rng(4)
+    state = Chains(np.full(6, -1), np.full(3, -1), np.full(6, -1), np.full(6, -1))
+    by_hand: list[list[int]] = [[], [], []]
+    for row, to in random.integers(0, (6, 3), (300, 2)).tolist():
+        if state.label[row] >= 0:
+            by_hand[state.label[row]].remove(row)
+            UNLINK(state, state.label[row], row)
+        by_hand[to].insert(0, row)
+        LINK(state, to, row)
+        for j, rows in enumerate(by_hand):
+            at, found = int(state.head[j]), list[int]()
+            while at >= 0 and len(found) <= 6:
+                found.append(at)
+                at = int(state.after[at])
+            assert found == rows
