@@ -133,6 +133,7 @@ def until_one_fails(
         How it ended.
 
     Raises:
+        LookupError: A test that was asked for is not there.
         RuntimeError: pytest could not run the tests.
     """
     log, deadline = source.with_suffix(".log"), monotonic() + SECONDS
@@ -162,6 +163,8 @@ def until_one_fails(
     text = log.read_text(encoding="utf-8", errors="replace")
     # A test file that cannot be read ends pytest with 2, or with 4 where a test in it was asked for by name.
     unread = collecting and code in {2, 4} and re.search(r"^ERROR \S+\.py - ", text, re.MULTILINE)
+    if code == 4 and not unread and "ERROR: not found" in text:
+        raise LookupError(f"{' '.join(chosen)}: some of these tests are not there")
     if code not in {0, 1} and not unread:
         raise RuntimeError(f"{' '.join(chosen)}: pytest ended with {code}\n{text[-2000:]}")
     named = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", text, re.MULTILINE)
@@ -212,7 +215,7 @@ def _remembered(source: Path, chosen: Sequence[str]) -> Ended:
     """The test that caught it last; one that no longer exists fails nothing."""
     try:
         return until_one_fails(source, chosen)
-    except RuntimeError:
+    except (LookupError, RuntimeError):
         return Ended(None, 0.0)
 
 
