@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kohort.crypto.group_secret import _BOX, _HASH, KEYS_CLAIM, SEALED_CLAIM, GroupHub, GroupSite
+from kohort.crypto.group_secret import _BOX, _HASH, KEYS_CLAIM, SEALED_CLAIM, GroupHub, GroupSite, least_agreed
 from kohort.crypto.identity.parties import Identity
 from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.guarantee import Encrypted, Public
@@ -38,6 +38,13 @@ def hashes_of(group: dict[str, GroupSite]) -> dict[str, bytes]:
 def test_a_list_without_this_site_or_with_one_twice_is_refused(sites: tuple[str, ...]) -> None:
     with pytest.raises(RefusedError, match="cannot be right"):
         site("s0", sites)
+
+
+@pytest.mark.parametrize(("sites", "colluders", "least"), [(10, 5, 8), (9, 1, 7), (3, 1, 3), (6, 5, 7)])
+def test_so_many_must_derive_the_same_that_two_groups_have_an_honest_site_in_common(
+    sites: int, colluders: int, least: int
+) -> None:
+    assert least_agreed(sites, colluders) == least
 
 
 @pytest.mark.parametrize(("count", "colluders", "enough"), [(2, 0, False), (3, 0, True), (4, 2, True), (4, 3, False)])

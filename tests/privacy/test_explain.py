@@ -239,3 +239,9 @@ def test_it_is_said_who_opens_what(name: str, openers: list[str]) -> None:
     said = explain_plan(PLANS[name]).opens
     assert len(said) == len(openers)
     assert all(sentence.startswith(opener) for sentence, opener in zip(said, openers, strict=True))
+
+
+def test_a_plan_that_sends_nothing_in_clear_does_not_say_so() -> None:
+    masked = Step(task="sum", says="a share", claims=(SUM,), sites=5)
+    found = explain(Contract.of([masked]), method="m", plan_hash="ab")
+    assert [sentence.split(",")[0] for sentence in found.opens] == ["The hub opens each masked total"]

@@ -7,6 +7,7 @@ import pytest
 
 from kohort.anonymity.checker.population import in_population, rows_unmet_in_population, unmet_in_population
 from kohort.errors import DataError
+from kohort.tables.hierarchy import Hierarchy
 
 POPULATION = pl.DataFrame({"age": [30, 30, 30, 30, 50, 50]})
 RELEASED = pl.DataFrame({"age": [30, 50, 50]})
@@ -85,3 +86,11 @@ def test_chances_of_classes_that_overlap_add_up_for_the_upper_bound_alone() -> N
 def test_persons_are_counted_once_however_many_rows_they_have() -> None:
     found = in_population(OVERLAPPING, POPULATION, quasi=["age"], persons="who")
     assert (found.presence_low, found.presence_high) == (pytest.approx(2 / 6), pytest.approx(1 / 4 + 2 / 6))
+
+
+def test_labels_intervals_and_sets_cover_what_they_say_and_missing_values_where_they_say_so() -> None:
+    people = pl.DataFrame({"place": ["a", "b", "c", None]})
+    north = Hierarchy.of("place", {"a": ["north"], "b": ["north"], "c": ["south"]})
+    for cell, count in (("<north>", 2), ("<south>", 1), ("*", 4), ("{a, c}", 2), ("a", 1)):
+        found = in_population(pl.DataFrame({"place": [cell]}), people, quasi=["place"], hierarchies={"place": north})
+        assert found.k_map == count, cell

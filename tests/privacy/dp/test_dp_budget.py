@@ -364,3 +364,17 @@ def test_a_resumed_plan_is_not_charged_for_what_it_paid() -> None:
         else:
             with pytest.raises(RefusedError):
                 engine.approve(lambda rows: plan)
+
+
+def test_budgets_of_other_runs_are_added_account_by_account() -> None:
+    here, there = Budget(), Budget()
+    here.charge(DP(epsilon=0.5, delta=1e-6, account="x"), to="hub", what="a")
+    there.charge(DP(epsilon=0.25, delta=3e-6, account="x"), to="hub", what="b", round=1)
+    there.charge(DP(epsilon=0.125, delta=1e-7), to="peer")
+    here.add(there)
+    assert here.paid == {"x": (0.75, 4e-6)}
+    assert here.spent == {"hub": 0.75, "peer": 0.125}
+    assert here.answered == {"x": {("hub", "a", 0), ("hub", "b", 1)}}
+    assert len(here.payments) == 3
+    assert here.epsilon == pytest.approx(0.875)
+    assert here.delta == pytest.approx(4.1e-6)
