@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.reference.local_search import LocalSearch
 from tests.reference.partitions import class_loss, meets
 from tests.support.anonymity_tables import QUASI, problem_of, tables
 from tests.support.examples import examples
@@ -318,3 +319,52 @@ def test_a_chain_holds_the_rows_that_were_put_there_last() -> None:
                 found.append(at)
                 at = int(state.after[at])
             assert found == rows
+
+
+def dealt_out(seed: int) -> tuple[Problem, np.ndarray, int]:
+    """A table whose rows are in classes by chance, most of them in the wrong one; some are left out."""
+    random = np.random.default_rng(seed)
+    rows, classes = int(random.integers(10, 30)), int(random.integers(2, 6))
+    frame = pl.DataFrame({
+        "number": [0.0, 8.0, *random.integers(0, 9, rows - 2).tolist()],
+        "letter": [*"abcd", *(str(letter) for letter in random.choice([*"abcd"], rows - 4))],
+        "illness": random.choice([*"fch"], rows),
+    })  # fmt: skip
+    quasi = (["number", "letter"], ["letter"], ["number"])[seed % 3]
+    rule = Rule(
+        **({"k": 2}, {"k": 3}, {"k": 2, "l": 2}, {"k": 2, "t": 0.4}, {"k": 3, "l": 1.5, "l_kind": "entropy"})[seed % 5]
+    )
+    labels = random.integers(0, classes, rows)
+    labels[random.integers(0, rows, seed % 4)] = -1
+    private = SensitiveColumns.of(frame, ["illness"])
+    return Problem(code_table(frame, quasi), private, rule), labels, classes
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_moves_and_shared_out_classes_are_those_of_lists_of_rows(first: int) -> None:
+    for seed in range(first, first + 25):
+        problem, labels, classes = dealt_out(seed)
+        slow = Slow(problem, labels.tolist(), classes)
+        given, by_hand = arguments(slow), LocalSearch(problem, labels.tolist(), classes)
+        assert (kernel.move_rows(*given, 4), given[2].tolist()) == (by_hand.move(4), by_hand.labels), seed
+        by_hand = LocalSearch(problem, labels.tolist(), classes)
+        units = [by_hand.unit(rows) for rows in by_hand.classes]
+        if len(set(units)) == len(units):  # or the order of classes is open
+            given = arguments(slow)
+            assert (kernel.dissolve_classes(*given, 10**6), given[2].tolist()) == (
+                by_hand.dissolve(),
+                by_hand.labels,
+            ), seed
+
+
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_rows_that_replace_one_another_are_those_of_lists_of_rows(first: int) -> None:
+    found = 0
+    for seed in range(first, first + 100, 5):
+        for problem, labels, classes in (dealt_out(seed), dealt_out(seed + 1)):  # rules about k rows alone
+            given = arguments(Slow(problem, labels.tolist(), classes))
+            by_hand = LocalSearch(problem, labels.tolist(), classes)
+            replaced = kernel.replace_rows(*given)
+            assert (replaced, given[2].tolist()) == (by_hand.replace(), by_hand.labels), seed
+            found += replaced
+    assert found > 0
