@@ -24,7 +24,7 @@ from kohort.privacy.guarantee import (
     Raw,
     SecureSum,
 )
-from kohort.privacy.policy import Policy
+from kohort.privacy.policy import Policy, after_refusal
 
 CAREFUL = Policy(min_k=5, min_l=2, max_t=0.3, epsilon=1.0, delta=1e-5, min_rows=100, min_sum_sites=3, domain=False)
 OPEN = Policy(raw=True, min_rows=1, min_k=2, epsilon=1e7)
@@ -248,3 +248,22 @@ def test_small_counts_of_pairs_open_where_the_policy_says_so(policy: Policy, lea
 @pytest.mark.parametrize(("least", "is_let_out"), [(4, False), (5, True), (6, True)])
 def test_cells_of_totals_are_as_large_as_the_policy_says(least: int, is_let_out: bool) -> None:
     assert (Policy(min_sum_cell=5).judge(Cells(least=least), task="t") is None) == is_let_out
+
+
+@pytest.mark.parametrize(
+    ("policy", "claim", "rows", "setting"),
+    [
+        (CAREFUL, Raw(rows=1), None, "policy.raw = true"),
+        (CAREFUL, Aggregate(rows=7), 7, "policy.min_rows = 7"),
+        (CAREFUL, Aggregate(rows=0), 0, "policy.min_rows = 1"),
+        (CAREFUL, Aggregate(rows=7), None, "policy.min_rows,"),
+        (CAREFUL, KAnonymous(k=4, l=2, t=0.3, verified=True), None, "policy.min_k,"),
+        (CAREFUL, SecureSum(sites=2, threshold=2, colluders=0, opens="hub"), None, "policy.min_sum_sites,"),
+        (Policy(), Pairs(least=1), None, 'policy.pairs = "open"'),
+        (CAREFUL, Domain(columns=("age",)), None, "relax [policy] at sites you own"),
+    ],
+)
+def test_after_a_refusal_the_key_that_would_allow_it_is_named(
+    policy: Policy, claim: Guarantee, rows: int | None, setting: str
+) -> None:
+    assert setting in after_refusal(str(policy.judge(claim, task="t")), rows=rows)

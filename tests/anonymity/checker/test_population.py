@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from kohort.anonymity.checker.population import in_population, rows_unmet_in_population, unmet_in_population
-from kohort.errors import DataError
+from kohort.errors import ConfigError, DataError
 from kohort.tables.hierarchy import Hierarchy
 
 POPULATION = pl.DataFrame({"age": [30, 30, 30, 30, 50, 50]})
@@ -94,3 +94,8 @@ def test_labels_intervals_and_sets_cover_what_they_say_and_missing_values_where_
     for cell, count in (("<north>", 2), ("<south>", 1), ("*", 4), ("{a, c}", 2), ("a", 1)):
         found = in_population(pl.DataFrame({"place": [cell]}), people, quasi=["place"], hierarchies={"place": north})
         assert found.k_map == count, cell
+
+
+def test_labels_without_their_hierarchy_are_not_guessed() -> None:
+    with pytest.raises(ConfigError, match="'age' holds taxonomy labels and its hierarchy is not given"):
+        in_population(pl.DataFrame({"age": ["<old>"]}), pl.DataFrame({"age": ["30"]}), quasi=["age"])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
-from kohort.anonymity.checker.sensitive import Spread, recursive_ratio
-from kohort.errors import ConfigError
+from kohort.anonymity.checker.sensitive import Spread, recursive_ratio, value_codes
+from kohort.errors import ConfigError, DataError
 
 
 def two_classes() -> Spread:
@@ -32,3 +33,14 @@ def test_the_most_frequent_value_against_the_rare_ones(least: int, ratios: list[
 def test_recursive_diversity_of_fewer_than_one_value_is_none(least: int) -> None:
     with pytest.raises(ConfigError, match=f"l of at least 1, not {least}"):
         recursive_ratio(two_classes(), l=least)
+
+
+def test_values_are_ranked_with_null_first_and_lists_are_none() -> None:
+    codes, count = value_codes(pl.Series(["b", None, "a", "b"]))
+    assert (codes.tolist(), count) == ([2, 0, 1, 2], 3)
+    codes, count = value_codes(pl.Series([5, 3, 5]))
+    assert (codes.tolist(), count) == ([1, 0, 1], 2)
+    codes, count = value_codes(pl.Series([True, False, None]))
+    assert (codes.tolist(), count) == ([2, 1, 0], 3)
+    with pytest.raises(DataError, match="column 's' holds lists"):
+        value_codes(pl.Series("s", [["a"], ["b"]]))

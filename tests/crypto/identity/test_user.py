@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kohort.crypto.identity.parties import Identity
-from kohort.crypto.identity.user import remember_signer, state_folder, user_pins
+from kohort.crypto.identity.user import remember_signer, state_folder, user_identity, user_pins
 from kohort.errors import IntegrityError
 
 ANN, BOB = (Identity.from_secret(name, name.encode() * 32).public for name in ("ann", "bob"))
@@ -48,3 +48,24 @@ def test_a_damaged_list_of_signers_is_no_empty_one(content: str) -> None:
     known_file().write_text(content)
     with pytest.raises(IntegrityError, match="is damaged"):
         user_pins()
+
+
+def test_a_key_is_made_once_in_a_folder_that_may_be_there_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path / "is" / "not" / "there", tmp_path):
+        monkeypatch.setenv("KOHORT_STATE", str(folder))
+        made = user_identity()
+        assert made is not None
+        again = user_identity()
+        assert again is not None
+        assert again.public == made.public
+        assert user_pins().signers == {made.public.fingerprint: "this user"}
+        assert sorted(path.name for path in folder.iterdir() if path.is_file()) == ["identity.key", "signers.json"]
+    assert (tmp_path / "is" / "not" / "there").stat().st_mode & 0o777 == 0o700
+
+
+def test_where_no_key_can_be_kept_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("KOHORT_STATE", str(tmp_path / "file" / "state"))
+    assert user_identity() is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -20,7 +23,7 @@ def context(length: int = 5, *, sites: int = 4, modulus: int = 0, bits: int = 40
 
 
 @pytest.mark.parametrize("ring", RINGS, ids=str)
-def test_a_vector_has_the_agreed_length_and_type(ring: object) -> None:
+def test_a_vector_has_the_agreed_length_and_type(ring: Any) -> None:
     packing = Packing.of(ring, context())
     good = np.arange(5, dtype=np.uint64)
     packing.pack(good)
@@ -31,14 +34,14 @@ def test_a_vector_has_the_agreed_length_and_type(ring: object) -> None:
 
 @pytest.mark.parametrize("ring", RINGS, ids=str)
 @pytest.mark.parametrize(("modulus", "bits"), [(7, 40), (0, 1), (0, 65), (P61 - 1, 40)])
-def test_only_residues_and_signed_numbers_of_possible_sizes_are_added(ring: object, modulus: int, bits: int) -> None:
+def test_only_residues_and_signed_numbers_of_possible_sizes_are_added(ring: Any, modulus: int, bits: int) -> None:
     with pytest.raises(RefusedError, match="signed numbers of 2 to 64 bits, or residues"):
         Packing(ring, context(modulus=modulus, bits=bits))
 
 
 @pytest.mark.parametrize("ring", RINGS, ids=str)
 @pytest.mark.parametrize("bits", [2, 40, 64])
-def test_the_ends_of_what_is_allowed_are_allowed(ring: object, bits: int) -> None:
+def test_the_ends_of_what_is_allowed_are_allowed(ring: Any, bits: int) -> None:
     packing = Packing.of(ring, context(bits=bits))
     bound = packing.bound
     for numbers in ([bound, -bound, 0, 0, 0], [0] * 5):
@@ -50,7 +53,7 @@ def test_the_ends_of_what_is_allowed_are_allowed(ring: object, bits: int) -> Non
 
 
 @pytest.mark.parametrize("ring", RINGS, ids=str)
-def test_residues_stay_below_their_modulus(ring: object) -> None:
+def test_residues_stay_below_their_modulus(ring: Any) -> None:
     packing = Packing.of(ring, context(modulus=P61))
     largest = np.array([P61 - 1, 0, 1, 2**60, 12345], dtype=np.uint64)
     total = packing.unpack(4 * packing.pack(largest))
@@ -62,7 +65,7 @@ def test_residues_stay_below_their_modulus(ring: object) -> None:
 
 @pytest.mark.parametrize("ring", RINGS, ids=str)
 @pytest.mark.parametrize(("modulus", "bits"), [(0, 40), (0, 64), (P61, 40)])
-def test_slots_of_the_check_are_left_free_and_those_out_of_range_refused(ring: object, modulus: int, bits: int) -> None:
+def test_slots_of_the_check_are_left_free_and_those_out_of_range_refused(ring: Any, modulus: int, bits: int) -> None:
     packing = Packing.of(ring, context(modulus=modulus, bits=bits))
     slots = packing.pack(np.ones(5, dtype=np.uint64))
     assert slots.shape == packing.shape
@@ -79,3 +82,18 @@ def test_slots_of_the_check_are_left_free_and_those_out_of_range_refused(ring: o
         else:
             with pytest.raises(IntegrityError, match="out of range"):
                 packing.unpack(changed.reshape(packing.shape))
+
+
+def slots_of(capacity: int) -> Any:
+    """A ring whose slots hold totals up to this."""
+    return SimpleNamespace(
+        check=lambda _: None, capacity=lambda _: capacity, slots=4096, check_moduli=(97,), title="a ring of a test"
+    )
+
+
+def test_several_digits_have_at_least_four_bits() -> None:
+    assert Packing(slots_of(4 * 2**4), context()).digit_bits == 4
+    with pytest.raises(RefusedError, match="leave no headroom"):
+        Packing(slots_of(4 * 2**4 - 1), context())
+    whole = Packing(slots_of(7), context(bits=3))
+    assert (whole.digits, whole.digit_bits) == (1, 0)  # a number in one slot is not cut
