@@ -92,6 +92,19 @@ def test_a_file_that_was_changed_or_removed_is_named(run: Path, name: str) -> No
         results_of(run)
 
 
+def test_a_file_that_cannot_be_read_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Path.open
+
+    def broken(path: Path, *given: Any, **more: Any) -> Any:
+        if path.name == "rows.csv":
+            raise OSError(5, "Input/output error")
+        return usual(path, *given, **more)
+
+    monkeypatch.setattr(Path, "open", broken)
+    with pytest.raises(IntegrityError, match=r"rows\.csv cannot be read"):
+        results_of(run)
+
+
 @pytest.mark.parametrize("folder", ["model", "hub", "ledger", "model/deeper"])
 def test_nothing_is_added_to_folders_that_programs_read(run: Path, folder: str) -> None:
     (run / folder).mkdir(exist_ok=True)
