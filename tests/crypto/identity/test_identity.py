@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.examples import examples
 
+from kohort.crypto.identity.certificates import make_node_key
 from kohort.crypto.identity.keys import (
     Approvals,
     Roster,
@@ -347,3 +350,28 @@ def test_only_approved_plans_pass(tmp_path: Path) -> None:
     (tmp_path / "approved.toml").chmod(0o666)
     with pytest.raises(RefusedError, match="others may change"):
         approvals.is_approved("cd" * 32)
+
+
+def test_what_a_site_trusts_and_approves_is_on_the_disk_when_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    usual = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(handle) or usual(handle))
+    approvals = Approvals(tmp_path / "approved.toml")
+    saves: list[Callable[[], object]] = [
+        lambda: ROSTER.save(tmp_path / "peers.toml"),
+        lambda: approvals.approve(PLAN),
+        lambda: approvals.withdraw(PLAN),
+        lambda: save_identity(tmp_path / "ann.key", ANN),
+        lambda: make_node_key(tmp_path / "node"),  # of two files
+    ]
+    counts = []
+    for save in saves:
+        flushed.clear()
+        save()
+        counts.append(len(flushed))
+    one = counts[0]
+    assert one > 0
+    assert counts == [one, one, one, one, 2 * one]
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir() if path.suffix in {".toml", ".key"}} == {0}

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kohort.crypto.sums.encrypted import EncryptedHub
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.scheme import SumContext
-from kohort.errors import IntegrityError, RefusedError
+from kohort.errors import IntegrityError, RefusedError, SiteError
 
 he = pytest.importorskip("kohort.crypto.sums.he")
 RINGS = [he.BFV, he.CKKS]
@@ -97,3 +98,16 @@ def test_several_digits_have_at_least_four_bits() -> None:
         Packing(slots_of(4 * 2**4 - 1), context())
     whole = Packing(slots_of(7), context(bits=3))
     assert (whole.digits, whole.digit_bits) == (1, 0)  # a number in one slot is not cut
+
+
+@pytest.mark.parametrize("ring", RINGS, ids=str)
+def test_a_hub_takes_a_total_of_the_agreed_length_and_type_alone(ring: Any) -> None:
+    hub = EncryptedHub(Packing.of(ring, context()))
+    good = np.arange(5, dtype=np.uint64)
+    for wrong in (good[:4], np.arange(6, dtype=np.uint64), good.astype(np.int64), good.reshape(5, 1)):
+        with pytest.raises(IntegrityError, match="a total of another length"):
+            hub.set_total(wrong)
+    with pytest.raises(SiteError, match="was not opened"):
+        hub.total()
+    hub.set_total(good)
+    assert hub.total()[0].tolist() == good.tolist()
