@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from kohort.crypto.group_secret import _BOX, _HASH, KEYS_CLAIM, SEALED_CLAIM, GroupHub, GroupSite, least_agreed
@@ -152,3 +154,16 @@ def test_the_hub_passes_on_hashes_alone_and_nothing_after_the_last_step() -> Non
     assert hub.route(2, answers) == {}
     with pytest.raises(IntegrityError, match="cut short"):
         hub.route(0, {"s0": b"x"})
+
+
+def test_a_secret_is_the_hash_of_framed_contributions_in_the_order_of_the_list(group: dict[str, GroupSite]) -> None:
+    """A site of another version must derive the same."""
+    for name, message in hashes_of(group).items():
+        group[name].reply(2, message)
+    told = [
+        index.to_bytes(4, "little") + group[name].contribution + (7).to_bytes(8, "little")
+        for index, name in enumerate(NAMES)
+    ]
+    framed = b"".join(len(part).to_bytes(8, "little") + part for part in (b"secret", b"run", *told))
+    wanted = hashlib.blake2b(framed, digest_size=32, person=b"kohort-group").digest()
+    assert {one.secret for one in group.values()} == {wanted}

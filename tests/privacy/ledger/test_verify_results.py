@@ -238,7 +238,7 @@ def test_a_run_folder_is_checked_and_its_signer_named(run: Path) -> None:
     with pytest.raises(IntegrityError, match=r"run\.json was changed"):
         check_run_folder(run)
     (run / "ledger" / "head.json").unlink()
-    with pytest.raises(IntegrityError, match=r"head\.json is missing"):
+    with pytest.raises(IntegrityError, match=r"head\.json is missing: nothing says what the run's files were"):
         check_run_folder(run)
 
 
