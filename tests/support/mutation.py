@@ -113,7 +113,9 @@ def _run_tests(source: Path, chosen: Sequence[str], log: Path) -> int:
     sys.dont_write_bytecode = False
     import pytest
 
-    code = int(pytest.main(["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *chosen]))
+    # A folder of its own, for another pytest of this user removes those of earlier ones.
+    own = ["--basetemp", str(source.with_suffix(".tests"))]
+    code = int(pytest.main(["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *own, *chosen]))
     loaded = sys.modules.get("kohort")
     return 3 if loaded is None or not str(loaded.__file__).startswith(str(source)) else code
 
