@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from kohort.crypto.sums.encrypted import EncryptedHub
+from kohort.crypto.sums.he import BFV, CKKS
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.scheme import SumContext
 from kohort.errors import IntegrityError, RefusedError, SiteError
 
-he = pytest.importorskip("kohort.crypto.sums.he")
-RINGS = [he.BFV, he.CKKS]
+RINGS = [BFV, CKKS]
 
 
 def context(length: int = 5, *, sites: int = 4, modulus: int = 0, bits: int = 40) -> SumContext:
