@@ -1,18 +1,20 @@
-"""Interrupts wait while a module is being imported, and are not lost."""
+"""Interrupts wait for a place where they can be raised, and are not lost."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from kohort.interrupts import outside_imports
+from kohort.interrupts import AtSafePlaces
 
 MODULE = """
 import signal, time
@@ -37,7 +39,7 @@ def came() -> Iterator[list[str]]:
         places.append(frame.f_code.co_filename)
         signal.default_int_handler(number, frame)
 
-    former = signal.signal(signal.SIGINT, outside_imports(note))
+    former = signal.signal(signal.SIGINT, AtSafePlaces(note))
     yield places
     signal.signal(signal.SIGINT, former)
 
@@ -56,6 +58,33 @@ def test_an_interrupt_in_an_import_comes_after_it(
         _import_and_wait()
     assert not sys.modules.pop("swallows_interrupts").swallowed
     assert came == [__file__]
+
+
+def test_an_interrupt_where_python_drops_exceptions_comes_after_it(came: list[str]) -> None:
+    """At the end of an object, and in a function that a native library calls."""
+
+    class Ending:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        _drop_and_wait(Ending())
+    called = compile(
+        "import signal; signal.raise_signal(signal.SIGINT)", f"x{os.sep}llvmlite{os.sep}binding.py", "exec"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        _call_and_wait(ctypes.CFUNCTYPE(None)(lambda: exec(called)))  # noqa: S102 - the line above
+    assert came == [__file__] * 2
+
+
+def _drop_and_wait(ending: object) -> None:
+    del ending
+    time.sleep(5)
+
+
+def _call_and_wait(called: Callable[[], None]) -> None:
+    called()
+    time.sleep(5)
 
 
 def test_an_interrupt_elsewhere_comes_at_once(came: list[str]) -> None:

@@ -1,16 +1,18 @@
 """Mutation testing by sample: change one expression of the guarding code at a time, and see whether tests notice.
 
     python tools/mutate.py --record reach.jsonl                        which tests enter which functions, once
+    python tools/mutate.py --record reach.jsonl tests/privacy          the same for these tests alone
     python tools/mutate.py --reach reach.jsonl --count 60 --seed 1 --out mutants.jsonl
-                                                                       try 60 mutants and append what became of each
+                                                                       try 60 mutants that the file has not yet
+    python tools/mutate.py --reach reach.jsonl --again mutants.jsonl   try what nothing noticed once more
     python tools/mutate.py --table mutants.jsonl                       the table of docs/mutation.md
 
 Mutants are drawn from all places of privacy/, crypto/, the checker, the gate and the steps of the local search over
 classes where a comparison can be turned, a whole number moved by one, a `not` removed, `and` and `or` exchanged, or a
 `raise` dropped. Texts, docstrings, types and what stands in a `raise` are left alone: messages are not behaviour. The
 tests of a mutant are those that enter its function, quick ones first, up to `MOST` processor seconds; they run in a
-process forked from one that has loaded the libraries. Kernels of the local search run uncompiled (NUMBA_DISABLE_JIT): a
-compiled one would come from a cache.
+process forked from one that has loaded the libraries. Kernels of the local search run uncompiled: a compiled one would
+come from a cache, which does not know that a function of another file changed.
 
 A mutant that survives here may still be caught by the rest of the suite, or be equivalent: docs/mutation.md says which.
 """
@@ -26,19 +28,24 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
+
+import numba
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.mutation import JOBS, changed_file, load_libraries, until_one_fails  # noqa: E402 - what tests share is not installed
+from tests.support.mutation import JOBS, always_failing, changed_file, load_libraries, until_one_fails  # noqa: E402 - what tests share is not installed
 
 PACKAGE = ROOT / "src" / "kohort"
 MOST = 20.0
 """Processor seconds of the tests that are asked about one mutant."""
+
+ENDLESS = 40
+"""Processor seconds after which tests of one mutant are taken for endless; without a mutant they take much less."""
 
 LOCAL_SEARCH = ("anonymity/relational/algorithms/refine_kernel.py", "anonymity/relational/algorithms/class_state.py")
 KERNEL_TESTS = ("tests/anonymity/relational/algorithms/test_refine_kernel.py",)
@@ -49,6 +56,8 @@ RECORDED = (
 )  # fmt: skip
 """The tests that are asked about the guarding code."""
 FOLDERS = ("privacy", "crypto", "anonymity/checker", "anonymity/gate", *LOCAL_SEARCH)
+NOTICED = {"killed", "slow"}
+"""Outcomes of mutants that tests notice: one failed, or they did not end."""
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -139,10 +148,20 @@ def places() -> list[Mutant]:
     return found
 
 
-def sampled(count: int, seed: int, only: str = "") -> list[Mutant]:
-    """Mutants of files whose paths begin with `only`, each once: a file by its places, then a kind, then a place."""
+def sampled(count: int, seed: int, only: str = "", without: Collection[Mutant] = ()) -> list[Mutant]:
+    """Mutants of files whose paths begin with `only`, each once: a file by its places, then a kind, then a place.
+
+    Args:
+        count: How many.
+        seed: Of the draw.
+        only: How the paths of their files begin, below the package.
+        without: Mutants that are not drawn.
+
+    Returns:
+        As many as are wanted, or all there are.
+    """
     draw = random.Random(seed)  # noqa: S311 - a sample, no secret
-    everything = [one for one in places() if one.file.startswith(only)]
+    everything = [one for one in places() if one.file.startswith(only) and one not in without]
     chosen: dict[Mutant, None] = {}
     while len(chosen) < min(count, len(everything)):
         file = draw.choice(everything).file
@@ -163,11 +182,53 @@ def changed(text: str, mutant: Mutant) -> str:
     return (before + mutant.new.encode() + after).decode()
 
 
-def record(path: Path) -> int:
-    """Run the tests of the guarding code once, and write which functions each of them enters."""
-    path.unlink(missing_ok=True)
+def record(path: Path, tests: Sequence[str]) -> int:
+    """Run tests once, and write which functions each of them enters.
+
+    Args:
+        path: The file that takes it. What it says of other tests stays.
+        tests: The tests; all of the guarding code if there are none.
+
+    Returns:
+        The exit code of pytest.
+    """
+    asked = tuple(tests) or (*RECORDED, *KERNEL_TESTS)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line for line in lines if not json.loads(line)["test"].startswith(asked)), encoding="utf-8")
     options = ["-p", "tests.support.reach", "--reach", str(path.resolve()), "-p", "no:cacheprovider"]
-    return subprocess.run([sys.executable, "-m", "pytest", *options, *RECORDED], cwd=ROOT, check=False).returncode
+    uncompiled = [one for one in asked if one.startswith(KERNEL_TESTS)]
+    others = [one for one in asked if one not in uncompiled]
+    runs = [
+        subprocess.run([sys.executable, "-m", "pytest", *options, *chosen], cwd=ROOT, check=False, env=environment)
+        for chosen, environment in ((others, os.environ), (uncompiled, os.environ | {"NUMBA_DISABLE_JIT": "1"}))
+        if chosen
+    ]
+    return max(one.returncode for one in runs)
+
+
+class Outcomes:
+    """What became of the mutants of a file that `--out` wrote: at first, and when they were tried last.
+
+    Args:
+        path: The file; without one, nothing was tried.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.first: dict[Mutant, str] = {}
+        self.last: dict[Mutant, str] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
+            read = json.loads(line)
+            outcome = read["outcome"]
+            (begin, first), (end, last) = read["start"], read["end"]
+            known = {one.name: read[one.name] for one in fields(Mutant)}
+            mutant = Mutant(**{**known, "start": (begin, first), "end": (end, last)})
+            self.first.setdefault(mutant, outcome)
+            self.last[mutant] = outcome
+
+    def left(self) -> list[Mutant]:
+        """Those that nothing noticed when they were tried last."""
+        return [mutant for mutant, outcome in self.last.items() if outcome not in NOTICED]
 
 
 class Reach:
@@ -175,9 +236,11 @@ class Reach:
 
     Args:
         path: The recorded lines.
+        most: Processor seconds of the tests that are asked about one mutant.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, most: float = MOST) -> None:
+        self._most = most
         self._seconds: dict[str, float] = {}
         self._by_place: dict[str, set[str]] = {}
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -188,17 +251,17 @@ class Reach:
 
     def tests(self, mutant: Mutant) -> list[str]:
         """The tests that can notice a mutant, quick ones first: those that enter its function, or, for what stands
-        outside of functions, any function of its file. So many that they take at most `MOST` processor seconds."""
-        if mutant.file in LOCAL_SEARCH:
-            return list(KERNEL_TESTS)
+        outside of functions, any function of its file. So many that they take at most `most` processor seconds."""
         begins = _function(mutant)
         here = f"{mutant.file}:"
         places = [f"{here}{begins}"] if begins else [one for one in self._by_place if one.startswith(here)]
         found = sorted({test for place in places for test in self._by_place.get(place, ())}, key=self._order)
         chosen, spent = list[str](), 0.0
         for test in found:
+            if mutant.file in LOCAL_SEARCH and not test.startswith(KERNEL_TESTS):
+                continue  # it saw compiled kernels
             spent += self._seconds[test]
-            if spent > MOST:
+            if spent > self._most:
                 break
             chosen.append(test)
         return chosen
@@ -239,64 +302,72 @@ def _attempt(given: tuple[Mutant, Sequence[str], Path]) -> dict[str, object]:
     mutant, tests, folder = given
     if not tests:
         return {**asdict(mutant), "outcome": "unreached", "by": None, "seconds": 0.0}
-    if mutant.file in LOCAL_SEARCH:
-        os.environ["NUMBA_DISABLE_JIT"] = "1"  # a compiled kernel would come from a cache
+    vars(numba.config)["DISABLE_JIT"] = mutant.file in LOCAL_SEARCH  # a compiled kernel would come from a cache
     try:
         with changed_file(folder, mutant.file, lambda text: changed(text, mutant)) as source:
-            found = until_one_fails(source, tests, collecting=True)
+            try:
+                found = until_one_fails(source, tests, collecting=True, cpu=ENDLESS)
+            except LookupError:  # the change renamed parameters of tests
+                whole = list(dict.fromkeys(test.partition("[")[0] for test in tests))
+                found = until_one_fails(source, whole, collecting=True, cpu=ENDLESS)
     finally:
-        os.environ.pop("NUMBA_DISABLE_JIT", None)
+        vars(numba.config)["DISABLE_JIT"] = False
     outcome = "killed" if found.failed else "survived" if found.in_time else "slow"
     return {**asdict(mutant), "outcome": outcome, "by": found.failed, "seconds": round(found.cpu, 1)}
 
 
 def table(path: Path) -> str:
     """The outcomes by package, and every survivor."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    package = {id(line): next(one for one in FOLDERS if line["file"].startswith(one)) for line in lines}
-    rows = ["| package | tried | noticed | survived |", "|---|---:|---:|---:|"]
-    for name in (*FOLDERS, None):
-        mine = Counter(line["outcome"] for line in lines if name in (None, package[id(line)]))
-        noticed = mine["killed"] + mine["slow"]
-        left = mine["survived"] + mine["unreached"]
-        total = noticed + left
-        rows.append(f"| {name or 'all'} | {total} | {noticed} ({noticed / max(total, 1):.0%}) | {left} |")
+    outcomes = Outcomes(path)
+    rows = ["| part | tried | noticed at first | noticed now | left |", "|---|---:|---:|---:|---:|"]
+    for name in (*FOLDERS, ""):
+        mine = [mutant for mutant in outcomes.first if mutant.file.startswith(name)]
+        first, last = (sum(said[one] in NOTICED for one in mine) for said in (outcomes.first, outcomes.last))
+        shares = " | ".join(f"{count} ({count / max(len(mine), 1):.0%})" for count in (first, last))
+        rows.append(f"| {name or 'all'} | {len(mine)} | {shares} | {len(mine) - last} |")
     rows += ["", "| survivor | change | was | became |", "|---|---|---|---|"]
-    for line in sorted(lines, key=lambda one: (one["file"], one["line"])):
-        if line["outcome"] in {"survived", "unreached"}:
-            was, became = (" ".join(str(line[key]).split()).replace("|", "\\|") for key in ("old", "new"))
-            rows.append(f"| `{line['file']}:{line['line']}` | {line['kind']} | `{was[:90]}` | `{became[:90]}` |")
+    for one in sorted(outcomes.left(), key=lambda one: (one.file, one.line)):
+        was, became = (" ".join(text.split()).replace("|", "\\|") for text in (one.old, one.new))
+        rows.append(f"| `{one.file}:{one.line}` | {one.kind} | `{was[:90]}` | `{became[:90]}` |")
     return "\n".join(rows) + "\n"
 
 
 def main() -> int:
     """Try mutants, or print the table of those that were tried."""
     parser = argparse.ArgumentParser(description="Mutation testing by sample.")
+    parser.add_argument("tests", nargs="*", help="with --record: the tests to run, such as tests/privacy")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="files whose paths begin so, such as privacy/dp")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--most", type=float, default=MOST, help="processor seconds of tests for one mutant")
+    parser.add_argument("--out", type=Path, help="file that takes what became of each; none of it is drawn again")
     parser.add_argument("--record", type=Path, help="write which tests enter which functions to this file")
     parser.add_argument("--reach", type=Path, help="the file that --record wrote")
+    parser.add_argument("--again", type=Path, help="try those of a file of --out that nothing noticed once more")
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()
     if given.table is not None:
         print(table(given.table), end="")
         return 0
     if given.record is not None:
-        return record(given.record)
+        return record(given.record, given.tests)
     if given.reach is None or not given.reach.exists():
         parser.error("--reach must name a file that --record wrote")
-    found: Counter[str] = Counter()
-    for one in tried(sampled(given.count, given.seed, given.only), Reach(given.reach)):
+    before, out = Outcomes(given.again or given.out), given.again or given.out
+    mutants = before.left() if given.again else sampled(given.count, given.seed, given.only, before.first)
+    found, noticed_by = Counter[str](), set[str]()
+    for one in tried(mutants, Reach(given.reach, most=given.most)):
         found[str(one["outcome"])] += 1
+        noticed_by |= {by} if (by := str(one["by"])).partition("::")[0].endswith(".py") else set()
         print(f"{one['outcome']:10}{one['file']}:{one['line']} {one['kind']}", flush=True)
-        if given.out is not None:
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            with given.out.open("a", encoding="utf-8") as file:
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(one) + "\n")
-    print(dict(found))
-    return 0
+    with tempfile.TemporaryDirectory(prefix="kohort-mutants-") as folder:
+        broken, _ = always_failing(sorted(noticed_by), Path(folder))
+    print(dict(found), f"but {broken} fails without any mutant" if broken else "")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

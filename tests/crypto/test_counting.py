@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.examples import examples
 
-from kohort.crypto.counting import _places, _places_of, cells_for, estimate, fingerprints, peel, sketch, table
+from kohort.crypto.counting import (
+    SKETCH,
+    _places,
+    _places_of,
+    cells_for,
+    estimate,
+    fingerprints,
+    peel,
+    sketch,
+    table,
+)
 from kohort.crypto.group_secret import _BOX, STEPS, GroupHub, GroupSite, least_agreed
 from kohort.crypto.identity.parties import Identity
 from kohort.crypto.sums.checked import CHECKS, proven_total, with_check
@@ -234,3 +244,9 @@ def test_a_checked_total_passes_and_everything_else_does_not(length: int) -> Non
         with pytest.raises(IntegrityError):
             proven_total(SECRET, transcript, listed, total)
     assert (proven_total(SECRET, b"t", ("b", "a"), less) == less[:-CHECKS]).all()
+
+
+def test_a_full_sketch_tells_of_many_keys_and_an_empty_one_of_hardly_any() -> None:
+    full, empty = np.ones(SKETCH, dtype=np.uint64), np.zeros(SKETCH, dtype=np.uint64)
+    assert estimate(full) > estimate(np.where(np.arange(SKETCH) == 0, 0, full).astype(np.uint64)) > SKETCH
+    assert estimate(empty) == 4

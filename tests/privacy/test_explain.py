@@ -221,3 +221,27 @@ def test_a_step_that_may_not_come_says_at_most() -> None:
     assert "at most 3 times: ranges" in explained(
         Step(task="count", says="ranges", claims=(ROWS,), rounds=range(3), every=3)
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "openers"),
+    [
+        ("fedavg", ["Everything that is neither"]),
+        ("fedavg masks", ["The hub opens each masked total", "Everything that is neither"]),
+        ("fedavg bfv", ["The key-holder, a party apart", "Everything that is neither"]),
+        (
+            "oneshot peers",
+            ["The hub opens each masked total", "What is sealed to other sites", "Everything that is neither"],
+        ),
+    ],
+)
+def test_it_is_said_who_opens_what(name: str, openers: list[str]) -> None:
+    said = explain_plan(PLANS[name]).opens
+    assert len(said) == len(openers)
+    assert all(sentence.startswith(opener) for sentence, opener in zip(said, openers, strict=True))
+
+
+def test_a_plan_that_sends_nothing_in_clear_does_not_say_so() -> None:
+    masked = Step(task="sum", says="a share", claims=(SUM,), sites=5)
+    found = explain(Contract.of([masked]), method="m", plan_hash="ab")
+    assert [sentence.split(",")[0] for sentence in found.opens] == ["The hub opens each masked total"]

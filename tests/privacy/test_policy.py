@@ -13,16 +13,18 @@ from tests.privacy.test_guarantee import forgotten_after, guarantees
 from kohort.privacy.guarantee import (
     DP,
     Aggregate,
+    Cells,
     Domain,
     Encrypted,
     Guarantee,
     KAnonymous,
     KKm,
+    Pairs,
     Public,
     Raw,
     SecureSum,
 )
-from kohort.privacy.policy import Policy
+from kohort.privacy.policy import Policy, after_refusal
 
 CAREFUL = Policy(min_k=5, min_l=2, max_t=0.3, epsilon=1.0, delta=1e-5, min_rows=100, min_sum_sites=3, domain=False)
 OPEN = Policy(raw=True, min_rows=1, min_k=2, epsilon=1e7)
@@ -209,3 +211,59 @@ def test_the_ledger_shows_every_rule() -> None:
     shown = CAREFUL.to_mapping()
     assert set(shown) == {item.name for item in fields(Policy)}
     assert shown["tasks"] == ["*"]
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        DP(epsilon=-0.5, delta=1e-6, charge=0.5),
+        DP(epsilon=0.5, delta=1e-6, charge=-0.5),
+        DP(epsilon=0.5, delta=-0.5, delta_charge=1e-6),
+        DP(epsilon=0.5, delta=1e-6, delta_charge=-0.5),
+        DP(epsilon=0.5, delta=1e-6, delta_charge=1.5),
+        DP(epsilon=0.5, delta=1e-6, charge=float("inf")),
+    ],
+)
+def test_a_charge_below_nothing_refills_no_budget(claim: DP) -> None:
+    for paid in ((0.0, 0.0), (9.0, 0.9)):
+        assert "are no guarantee" in str(OPEN.judge(claim, task="t", paid=paid))
+
+
+@pytest.mark.parametrize(
+    ("policy", "least", "why"),
+    [
+        (Policy(pairs="open"), 1, None),
+        (Policy(), 1, "would open as they are"),
+        (Policy(min_cell=5), 5, None),
+        (Policy(min_cell=5), 4, "would open from 4 persons on, below the policy's min_cell 5"),
+        (Policy(min_cell=1), 2, None),
+        (Policy(min_cell=1), 1, "would open as they are"),
+    ],
+)
+def test_small_counts_of_pairs_open_where_the_policy_says_so(policy: Policy, least: int, why: str | None) -> None:
+    said = policy.judge(Pairs(least=least), task="t")
+    assert said is None if why is None else why in str(said)
+
+
+@pytest.mark.parametrize(("least", "is_let_out"), [(4, False), (5, True), (6, True)])
+def test_cells_of_totals_are_as_large_as_the_policy_says(least: int, is_let_out: bool) -> None:
+    assert (Policy(min_sum_cell=5).judge(Cells(least=least), task="t") is None) == is_let_out
+
+
+@pytest.mark.parametrize(
+    ("policy", "claim", "rows", "setting"),
+    [
+        (CAREFUL, Raw(rows=1), None, "policy.raw = true"),
+        (CAREFUL, Aggregate(rows=7), 7, "policy.min_rows = 7"),
+        (CAREFUL, Aggregate(rows=0), 0, "policy.min_rows = 1"),
+        (CAREFUL, Aggregate(rows=7), None, "policy.min_rows,"),
+        (CAREFUL, KAnonymous(k=4, l=2, t=0.3, verified=True), None, "policy.min_k,"),
+        (CAREFUL, SecureSum(sites=2, threshold=2, colluders=0, opens="hub"), None, "policy.min_sum_sites,"),
+        (Policy(), Pairs(least=1), None, 'policy.pairs = "open"'),
+        (CAREFUL, Domain(columns=("age",)), None, "relax [policy] at sites you own"),
+    ],
+)
+def test_after_a_refusal_the_key_that_would_allow_it_is_named(
+    policy: Policy, claim: Guarantee, rows: int | None, setting: str
+) -> None:
+    assert setting in after_refusal(str(policy.judge(claim, task="t")), rows=rows)

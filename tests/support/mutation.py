@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -38,6 +39,7 @@ __all__ = [
     "ROOT",
     "Ended",
     "Mutant",
+    "always_failing",
     "changed_file",
     "load_libraries",
     "main",
@@ -111,23 +113,29 @@ def _run_tests(source: Path, chosen: Sequence[str], log: Path) -> int:
     sys.dont_write_bytecode = False
     import pytest
 
-    code = int(pytest.main(["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *chosen]))
+    # A folder of its own, for another pytest of this user removes those of earlier ones.
+    own = ["--basetemp", str(source.with_suffix(".tests"))]
+    code = int(pytest.main(["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *own, *chosen]))
     loaded = sys.modules.get("kohort")
     return 3 if loaded is None or not str(loaded.__file__).startswith(str(source)) else code
 
 
-def until_one_fails(source: Path, chosen: Sequence[str], *, collecting: bool = False) -> Ended:
+def until_one_fails(
+    source: Path, chosen: Sequence[str], *, collecting: bool = False, cpu: int = resource.RLIM_INFINITY
+) -> Ended:
     """Run tests with this source until one fails.
 
     Args:
         source: The folder that holds kohort.
         chosen: What pytest is asked to run.
         collecting: Whether a test file that cannot be read counts as a test that failed.
+        cpu: The processor seconds after which they are ended.
 
     Returns:
         How it ended.
 
     Raises:
+        LookupError: A test that was asked for is not there.
         RuntimeError: pytest could not run the tests.
     """
     log, deadline = source.with_suffix(".log"), monotonic() + SECONDS
@@ -135,6 +143,7 @@ def until_one_fails(source: Path, chosen: Sequence[str], *, collecting: bool = F
     if not child:
         code = 3
         try:
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu, resource.RLIM_INFINITY))
             code = _run_tests(source, chosen, log)
         finally:
             sys.stdout.flush()
@@ -151,9 +160,13 @@ def until_one_fails(source: Path, chosen: Sequence[str], *, collecting: bool = F
         os.killpg(child, signal.SIGKILL)
         raise
     code, spent = os.waitstatus_to_exitcode(waited[1]), waited[2]
+    if code == -signal.SIGXCPU:
+        return Ended(None, spent.ru_utime + spent.ru_stime, in_time=False)
     text = log.read_text(encoding="utf-8", errors="replace")
     # A test file that cannot be read ends pytest with 2, or with 4 where a test in it was asked for by name.
     unread = collecting and code in {2, 4} and re.search(r"^ERROR \S+\.py - ", text, re.MULTILINE)
+    if code == 4 and not unread and "ERROR: not found" in text:
+        raise LookupError(f"{' '.join(chosen)}: some of these tests are not there")
     if code not in {0, 1} and not unread:
         raise RuntimeError(f"{' '.join(chosen)}: pytest ended with {code}\n{text[-2000:]}")
     named = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", text, re.MULTILINE)
@@ -204,7 +217,7 @@ def _remembered(source: Path, chosen: Sequence[str]) -> Ended:
     """The test that caught it last; one that no longer exists fails nothing."""
     try:
         return until_one_fails(source, chosen)
-    except RuntimeError:
+    except (LookupError, RuntimeError):
         return Ended(None, 0.0)
 
 
@@ -224,8 +237,16 @@ def _tried(chosen: Sequence[Mutant], folder: Path) -> Iterator[_Tried]:
         yield from pool.imap_unordered(_attempt, [(mutant, known.get(mutant.name, ""), folder) for mutant in chosen])
 
 
-def _always_failing(tests: Sequence[str], folder: Path) -> tuple[str | None, float]:
-    """The first of these tests that fails without any mutant, and the processor seconds all took."""
+def always_failing(tests: Sequence[str], folder: Path) -> tuple[str | None, float]:
+    """Run tests without any mutant.
+
+    Args:
+        tests: The tests.
+        folder: Where copies of the source are kept.
+
+    Returns:
+        The first of these tests that fails, if any, and the processor seconds all took.
+    """
     parts = [tests[number::JOBS] for number in range(JOBS) if tests[number::JOBS]]
     with get_context("fork").Pool(JOBS) as pool:
         found = pool.map(_unchanged, [(part, folder) for part in parts])
@@ -271,7 +292,7 @@ def main(words: list[str], mutants: Sequence[Mutant]) -> int:
                 print(f"{one.said:8} {one.cpu:5.1f} CPU s  {one.mutant.name}{by}", flush=True)
         finally:
             _remember(tried)
-        broken, cpu = _always_failing(sorted({one.by for one in tried if one.by}), Path(made))
+        broken, cpu = always_failing(sorted({one.by for one in tried if one.by}), Path(made))
     left = sum(one.said != "caught" for one in tried)
     minutes, spent = (perf_counter() - began) / 60, sum(one.cpu for one in tried)
     print(f"without any mutant, {f'{broken} fails' if broken else 'the tests that caught one pass'}: {cpu:.0f} CPU s")

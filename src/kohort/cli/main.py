@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from kohort.collector import suit_one_job
-from kohort.interrupts import outside_imports
+from kohort.interrupts import AtSafePlaces
 
 __all__ = ["app", "main"]
 
@@ -37,10 +37,14 @@ def main() -> NoReturn:
         came.append(number)
         signal.default_int_handler(number, frame)
 
+    handler = AtSafePlaces(interrupt)
     if chooses:
-        signal.signal(signal.SIGINT, outside_imports(interrupt))
+        signal.signal(signal.SIGINT, handler)
     try:
-        sys.exit(run(interrupted=lambda: bool(came)))
+        code = run(interrupted=lambda: bool(came))
+        if handler.waiting:
+            _end()
+        sys.exit(code)
     except KeyboardInterrupt:
         _end()  # a second interrupt, or one at the very end
     finally:

@@ -53,17 +53,17 @@ class ExplainedStep:
     claims: tuple[Guarantee, ...]
     sites: int
     """Fewest sites of a sum; 0 for a step that is no sum."""
-    rows: bool = False
+    rows: bool
     """Whether the answer holds rows, or classes of rows."""
-    booked: bool = False
+    booked: bool
     """Whether its totals are in the book of openings."""
-    grouped: bool = False
+    grouped: bool
     """Whether its totals leave out whole public groups, or nobody."""
-    per_sum: bool = False
+    per_sum: bool
     """Whether it is answered once for each secure sum, as the key-holder's steps are."""
-    per_site: tuple[tuple[str, tuple[Guarantee, ...]], ...] = ()
+    per_site: tuple[tuple[str, tuple[Guarantee, ...]], ...]
     """Sites for which the plan has stricter rules, and what is claimed there instead."""
-    read_by: str = ""
+    read_by: str
     """Who can read it, where that is not what its claims say."""
 
     @property

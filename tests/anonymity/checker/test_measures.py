@@ -213,6 +213,11 @@ def test_rules(rules, problem: str | None) -> None:
         ({"quasi": ["q"], "l": 2}, ConfigError, "need a sensitive column"),
         ({"quasi": ["q"], "items": "i"}, ConfigError, "m and items"),
         ({"quasi": ["q"], "sensitive": ["s"], "l": 2, "l_kind": "recursive"}, ConfigError, "needs c"),
+        (
+            {"quasi": ["q"], "sensitive": ["s"], "l": -1, "l_kind": "recursive", "c": 2.0},
+            ConfigError,
+            "l of at least 1",
+        ),
         ({"quasi": ["q"], "sensitive": ["s"], "t": 1, "t_kind": "kll"}, ConfigError, "Did you mean 'kl'"),
         ({"quasi": ["i"]}, DataError, "hold lists: i"),
         ({"quasi": ["q"], "sensitive": ["i"]}, DataError, "holds lists"),

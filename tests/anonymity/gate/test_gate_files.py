@@ -11,7 +11,7 @@ import pytest
 
 from kohort.anonymity.gate import files as gate_files
 from kohort.anonymity.gate.files import gate_table
-from kohort.anonymity.gate.gate import apply_gate
+from kohort.anonymity.gate.gate import GateInput, GateRule, apply_gate
 from kohort.errors import ConfigError, DataError, ResourceError
 from kohort.tables.frames import read_table
 
@@ -196,3 +196,36 @@ def test_equal_rows_given_once_are_decided_as_rows_are(rule, identifier: str | N
     monkeypatch.setattr(gate_files, "MOST_COMBINATIONS", 5)
     assert gate_table(str(tmp_path / "in.parquet"), **columns, **rule).decision.mask.tolist() == found.mask.tolist()
     assert given[1] == frame.height
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_rule_or_key_that_looks_at_rows_themselves_sees_all_of_them(tmp_path) -> None:
+    frame = pl.DataFrame({"age": [30] * 100 + [40] * 100})
+    frame.write_parquet(tmp_path / "in.parquet")
+    seen: list[int] = []
+
+    def every_other(given: GateInput) -> np.ndarray:
+        seen.append(given.keys.rows)
+        return np.arange(given.keys.rows) % 2 == 0
+
+    by_row = GateRule(name="every-other", decide=every_other, needs=())
+    found = gate_table(str(tmp_path / "in.parquet"), quasi=["age"], rule=by_row).decision
+    assert (seen, found.mask.tolist()) == ([200], [True, False] * 100)
+
+    def position(columns: pl.DataFrame) -> pl.Series:
+        seen.append(columns.height)
+        return pl.Series(np.arange(columns.height) // 50)
+
+    found = gate_table(str(tmp_path / "in.parquet"), quasi=["age"], rule="k-anonymity", k=51, key=position).decision
+    assert (seen[1:], found.shared) == ([200], 0)
+
+
+def test_columns_that_are_not_there_are_named(tmp_path) -> None:
+    make_table(20).write_parquet(tmp_path / "in.parquet")
+    for more in (
+        {"quasi": ["agee"]},
+        {"quasi": ["age"], "sensitive": "agee"},
+        {"quasi": ["age"], "identifier": "agee"},
+    ):
+        with pytest.raises(DataError, match="no column 'agee'"):
+            gate_table(str(tmp_path / "in.parquet"), rule="k-anonymity", k=1, **more)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import sys
+import types
 from importlib.metadata import EntryPoint
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.anonymity.gate import keys as gate_keys
-from kohort.anonymity.gate.keys import GateKey, Keys, group_keys
+from kohort.anonymity.gate.keys import GateKey, Keys, group_keys, key_version
 from kohort.errors import ConfigError, DataError
 
 CELLS = {
@@ -176,6 +178,10 @@ def test_python_values_and_columns_have_the_same_texts() -> None:
     assert as_list.texts == group_keys(frame, ["a"]).texts
     whole = group_keys(frame, ["a"], key=lambda columns: [1, 2.5, float("nan")])
     assert whole.texts == as_list.texts
+    days = pl.DataFrame({"a": [datetime.date(2020, 2, 29), None]})
+    assert group_keys(days, ["a"], key=lambda columns: columns["a"].to_list()).texts == group_keys(days, ["a"]).texts
+    truths = group_keys(frame, ["a"], key=lambda columns: [True, False, True])
+    assert truths.texts == group_keys(pl.DataFrame({"a": ["true", "false", "true"]}), ["a"]).texts
 
 
 def test_a_key_function_sees_the_quasi_identifiers_alone() -> None:
@@ -213,6 +219,7 @@ def test_other_kinds_of_frames() -> None:
         (lambda frame: [1], ConfigError, "1 keys for 2 rows"),
         (lambda frame: 7, ConfigError, "no list of plain values"),
         (lambda frame: [{1}, {2}], ConfigError, "no list of plain values"),
+        (lambda frame: [datetime.datetime(2020, 1, 1)] * 2, ConfigError, "no list of plain values"),
         (lambda frame: [1.0, float("inf")], DataError, "infinite"),
     ],
 )
@@ -260,3 +267,40 @@ def test_a_similarity_is_about_the_shape_of_rows_of_numbers() -> None:
     for wrong in ("similarity", "similarity:0", "similarity:65", "similarity:x"):
         with pytest.raises(ConfigError, match="number of planes"):
             group_keys(gaps, ["a"], key=wrong)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("function:", "named by module and name"),
+        ("function:kohort", "named by module and name"),
+        ("function::NAME", "named by module and name"),
+        ("function:kohort.no-module:NAME", "named by module and name"),
+        ("function:kohort.errors:not-a-name", "named by module and name"),
+        ("function:no_such_module_here:KEY", "is not installed here"),
+        ("function:kohort.errors:nearest", "is no key function"),
+        ("function:kohort.errors:NOTHING", "is no key function"),
+    ],
+)
+def test_a_key_function_of_a_package_is_named_in_one_way(key: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        group_keys(pl.DataFrame({"a": [1, 2]}), ["a"], key=key)
+
+
+def test_the_version_of_a_key_is_that_of_the_files_of_functions_from_outside(monkeypatch, tmp_path) -> None:
+    home = types.ModuleType("key_of_a_test")
+    home.__file__ = str(tmp_path / "key_of_a_test.py")
+    source = "from kohort.anonymity.gate.keys import GateKey\n\ndef make(text):\n    return lambda frame: frame\n\n"
+    (tmp_path / "key_of_a_test.py").write_text(source)
+    exec(source + "KEY = GateKey(name='outside', make=make)\n", home.__dict__)  # noqa: S102 - a module made here
+    monkeypatch.setitem(sys.modules, "key_of_a_test", home)
+    key = "function:key_of_a_test:KEY"
+    assert key_version("exact") == key_version("bins:a=1; mask:b=2") == ""
+    first = key_version(key)
+    assert len(first) == 32
+    assert key_version(f"exact; {key}") == first != key_version(f"{key}; {key}")
+    (tmp_path / "key_of_a_test.py").write_text(source + "# changed\n")
+    assert key_version(key) != first
+    del home.__file__
+    with pytest.raises(ConfigError, match="the file of the key function 'outside' cannot be found"):
+        key_version(key)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.examples import examples
 
+from kohort.crypto.identity.certificates import make_node_key
 from kohort.crypto.identity.keys import (
     Approvals,
     Roster,
@@ -102,6 +105,15 @@ def test_a_damaged_key_file_gives_no_other_keys(tmp_path: Path) -> None:
         assert (found.public.signing, found.public.exchange) == (ANN.public.signing, ANN.public.exchange)
 
     check()
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"version": "1"}, {"kohort": "roster"}, {"kohort": None}])
+def test_a_file_of_another_kind_or_version_is_no_key_file(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "ann.key"
+    save_identity(path, ANN)
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
+    with pytest.raises(IntegrityError, match="not a kohort key file"):
+        load_identity(path)
 
 
 def test_swapped_keys_in_a_file_are_noticed(tmp_path: Path) -> None:
@@ -338,3 +350,28 @@ def test_only_approved_plans_pass(tmp_path: Path) -> None:
     (tmp_path / "approved.toml").chmod(0o666)
     with pytest.raises(RefusedError, match="others may change"):
         approvals.is_approved("cd" * 32)
+
+
+def test_what_a_site_trusts_and_approves_is_on_the_disk_when_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    usual = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(handle) or usual(handle))
+    approvals = Approvals(tmp_path / "approved.toml")
+    saves: list[Callable[[], object]] = [
+        lambda: ROSTER.save(tmp_path / "peers.toml"),
+        lambda: approvals.approve(PLAN),
+        lambda: approvals.withdraw(PLAN),
+        lambda: save_identity(tmp_path / "ann.key", ANN),
+        lambda: make_node_key(tmp_path / "node"),  # of two files
+    ]
+    counts = []
+    for save in saves:
+        flushed.clear()
+        save()
+        counts.append(len(flushed))
+    one = counts[0]
+    assert one > 0
+    assert counts == [one, one, one, one, 2 * one]
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir() if path.suffix in {".toml", ".key"}} == {0}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.crypto.identity.parties import Identity
+from kohort.crypto.suites import expand
 from kohort.crypto.sums.checks import BOX, SEED_OF_WEIGHTS, SiteSecret, weights_of
 from kohort.crypto.sums.he import BFV, CKKS
 from kohort.crypto.sums.packing import Packing
@@ -147,3 +148,13 @@ def test_weights_are_bound_to_the_sum_and_differ_for_each_check() -> None:
     sums = [packing(), packing(view=b"other"), packing(round=1), packing(sites=SITES[:3])]
     found = [tuple(weights_of(seed, about).products(vector)) for seed in seeds for about in sums]
     assert len({number for pair in found for number in pair}) == 2 * len(found)
+
+
+def test_an_offset_is_of_sixteen_bytes_for_each_prime() -> None:
+    """Site and key-holder of different versions must derive the same, and fewer bytes would have a bias."""
+    made = secret()
+    moduli = made.packing.ring.check_moduli
+    data = expand(made.pair.salting, b"sum check" + made._bound, 16 * len(moduli))
+    by_hand = [int.from_bytes(data[16 * at : 16 * at + 16], "little") % modulus for at, modulus in enumerate(moduli)]
+    assert made.offsets() == by_hand
+    assert len(set(by_hand)) > 1

@@ -360,3 +360,12 @@ def test_no_key_but_the_public_one_is_made_or_serialised(monkeypatch: pytest.Mon
         public = he._loaded(api.PublicKey(), he._context(ring), secret.public, "public key")
         assert he._SCRATCH.save(public) == secret.public, "nothing else is in the bytes"
     assert set(made) == {"secret_key", "create_public_key"}
+
+
+def test_the_rings_are_those_that_all_parties_have() -> None:
+    """Hub, key-holder and sites compute in the same ring, whatever version each has."""
+    for ring, modulus in ((BFV, 1_099_511_480_321), (CKKS, 0)):
+        assert (ring.degree, ring.prime_bits, ring.plain_modulus) == (4096, (60, 49), modulus)
+    for ring, modulus in ((BFV.smaller, 8_589_905_921), (CKKS.smaller, 0)):
+        assert ring is not None
+        assert (ring.degree, ring.prime_bits, ring.plain_modulus) == (2048, (54,), modulus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -90,3 +91,12 @@ def test_a_line_cut_short_by_a_crash_is_dropped_and_any_other_damage_is_refused(
         path.write_bytes(damaged)
         with pytest.raises(IntegrityError, match="book was altered"):
             KeyBook(path)
+
+
+def test_the_hashes_in_a_book_are_over_framed_texts(tmp_path: Path) -> None:
+    """A later version must read the books of an earlier one."""
+    made = KeyBook(tmp_path / "book")
+    made.offer(SUM, HERE)
+    framed = b"".join(len(text).to_bytes(8, "little") + text for text in (b"run", b"plan:task", b"0"))
+    named = hashlib.blake2b(framed, digest_size=32, person=b"kohort-book").hexdigest()
+    assert named in (tmp_path / "book").read_text()

@@ -199,3 +199,10 @@ def test_more_sites_than_masks_can_add_are_refused_with_the_way_out() -> None:
     made = Federation(MOST_SITES + 1)
     with pytest.raises(RefusedError, match="at most 500 sites"):
         made.made_keys("s0").agree(made.names, bytes(128 * (MOST_SITES + 1)))
+
+
+def test_a_session_has_as_many_sites_as_masks_add_up_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_keys, "MOST_SITES", 4)
+    Federation(4).set_up()
+    with pytest.raises(RefusedError, match="at most 4 sites, and 5 take part"):
+        Federation(5).set_up()

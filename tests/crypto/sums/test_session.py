@@ -151,3 +151,16 @@ for secure in ({}, {"secure": {"sum": "masks"}}):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("least", "sizes"), [(1, [1] * 6), (2, [2, 2, 2]), (3, [3, 3]), (4, [6]), (6, [6]), (7, [6]), (5, [6])]
+)
+def test_public_groups_are_of_at_least_so_many_members_in_order(least: int, sizes: list[int]) -> None:
+    groups = session().groups(least)
+    assert [len(group) for group in groups] == sizes
+    assert tuple(name for group in groups for name in group) == NAMES
+
+
+def test_the_last_public_group_takes_the_members_that_are_left() -> None:
+    assert [len(group) for group in session(members=NAMES[:5]).groups(2)] == [2, 3]

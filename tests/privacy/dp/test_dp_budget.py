@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.support.ledgers import FakeSite, record_one
 
 from kohort.errors import IntegrityError, RefusedError
 from kohort.privacy.door import Refusal, door
-from kohort.privacy.dp.accounting import Event, describe
+from kohort.privacy.dp.accounting import Event, describe, epsilon_of
 from kohort.privacy.dp.budget import Budget, account_name, budget_of, dp_facts
 from kohort.privacy.guarantee import DP, parse_guarantee
 from kohort.privacy.ledger.ledger import Ledger, LedgerContext
@@ -364,3 +365,52 @@ def test_a_resumed_plan_is_not_charged_for_what_it_paid() -> None:
         else:
             with pytest.raises(RefusedError):
                 engine.approve(lambda rows: plan)
+
+
+def test_budgets_of_other_runs_are_added_account_by_account() -> None:
+    here, there = Budget(), Budget()
+    here.charge(DP(epsilon=0.5, delta=1e-6, account="x"), to="hub", what="a")
+    there.charge(DP(epsilon=0.25, delta=3e-6, account="x"), to="hub", what="b", round=1)
+    there.charge(DP(epsilon=0.125, delta=1e-7), to="peer")
+    here.add(there)
+    assert here.paid == {"x": (0.75, 4e-6)}
+    assert here.spent == {"hub": 0.75, "peer": 0.125}
+    assert here.answered == {"x": {("hub", "a", 0), ("hub", "b", 1)}}
+    assert len(here.payments) == 3
+    assert here.epsilon == pytest.approx(0.875)
+    assert here.delta == pytest.approx(4.1e-6)
+
+
+def noisy(epsilon: float, *, relation: str = "add-or-remove-one", unit: str = "row", overlap: int = 1) -> DP:
+    """A claim of ten full batches with noise 20."""
+    event = describe([Event(sigma=20.0, steps=10)])
+    return DP(epsilon=epsilon, delta=1e-6, event=event, relation=relation, unit=unit, overlap=overlap)
+
+
+def spent_on(*claims: DP) -> tuple[float, float]:
+    budget = Budget()
+    for claim in claims:
+        budget.charge(claim, to="hub")
+    return budget.epsilon, budget.delta
+
+
+def test_known_events_are_composed_and_a_single_payment_is_what_it_says() -> None:
+    assert spent_on(noisy(0.9)) == (0.9, 1e-6)
+    epsilon, delta = spent_on(noisy(0.9), noisy(0.9))
+    assert delta == pytest.approx(2e-6)
+    assert epsilon == pytest.approx(epsilon_of([Event(sigma=20.0, steps=20)], 2e-6))
+    assert 0.9 < epsilon < 1.8
+    assert spent_on(noisy(0.3), noisy(0.3))[0] == pytest.approx(0.6)  # the sum where that is less
+
+
+def test_payments_of_other_units_and_without_events_are_added_up() -> None:
+    assert spent_on(noisy(0.9), noisy(0.9, unit="person")) == pytest.approx((1.8, 2e-6))
+    assert spent_on(noisy(0.9, unit="person"), noisy(0.9, unit="person", overlap=2))[0] == pytest.approx(1.8)
+    assert spent_on(noisy(0.9), DP(epsilon=0.5, delta=1e-6, event="some noise")) == pytest.approx((1.4, 2e-6))
+
+
+def test_where_a_unit_is_replaced_in_one_release_it_is_removed_and_added_in_the_others() -> None:
+    whole = spent_on(noisy(0.9), noisy(0.9, relation="replace-one"))
+    assert whole[1] == pytest.approx((1 + math.exp(0.9)) * 1e-6 + 1e-6)
+    both = [Event(sigma=20.0, steps=20)]
+    assert whole[0] == pytest.approx(min(2.7, epsilon_of(both, whole[1], relation="replace-one")))

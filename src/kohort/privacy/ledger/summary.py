@@ -81,9 +81,10 @@ def _total(lines: Iterable[dict[str, Any]]) -> list[Total]:
         total.rows = max(total.rows, line["rows"])
         total.size += line["size"]
         if isinstance(claim, KAnonymous):
+            before = claim.t if total.k is None else total.t
+            total.t = None if before is None or claim.t is None else max(before, claim.t)
             total.k = claim.k if total.k is None else min(total.k, claim.k)
             total.l = claim.l if total.l is None else min(total.l, claim.l)
-            total.t = claim.t if total.t is None or claim.t is None else max(total.t, claim.t)
         elif isinstance(claim, KKm):
             total.k = claim.k if total.k is None else min(total.k, claim.k)
         elif isinstance(claim, DP):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.reference.local_search import LocalSearch
 from tests.reference.partitions import class_loss, meets
 from tests.support.anonymity_tables import QUASI, problem_of, tables
 from tests.support.examples import examples
 
+from kohort.anonymity.relational.algorithms import class_state
 from kohort.anonymity.relational.algorithms import refine_kernel as kernel
 from kohort.anonymity.relational.algorithms.cell_shape import cell_shape
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
@@ -275,3 +278,93 @@ def _label_moves(seed: int, *, bounded: bool) -> list[int]:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_bound_per_bit_leaves_no_better_class_out(seed: int) -> None:
     assert _label_moves(seed, bounded=True) == _label_moves(seed, bounded=False)
+
+
+def test_a_row_is_replaced_by_one_of_a_class_that_has_one_to_spare():
+    """Row 1 leaves a class of two rows for its like, and one of the three rows that are like row 0 takes its place."""
+    frame = pl.DataFrame({"number": [0, 9, 0, 0, 0, 9, 9]})
+    slow = Slow(problem_of(frame, Rule(k=2), quasi=["number"]), [0, 0, 1, 1, 1, 2, 2], 3)
+    given = arguments(slow)
+    assert kernel.replace_rows(*given) == 1
+    assert given[2].tolist() == [0, 2, 0, 1, 1, 2, 2]
+    assert kernel.replace_rows(*given) == 0
+
+
+LINK, UNLINK = (getattr(step, "py_func", step) for step in (class_state.link, class_state.unlink))
+"""As they are written: compiled, they are called by other compiled steps alone."""
+
+
+class Chains(NamedTuple):
+    """As much of the classes as chains of rows need."""
+
+    label: np.ndarray
+    head: np.ndarray
+    after: np.ndarray
+    before: np.ndarray
+
+
+def test_a_chain_holds_the_rows_that_were_put_there_last() -> None:
+    random = np.random.default_rng(4)
+    state = Chains(np.full(6, -1), np.full(3, -1), np.full(6, -1), np.full(6, -1))
+    by_hand: list[list[int]] = [[], [], []]
+    for row, to in random.integers(0, (6, 3), (300, 2)).tolist():
+        if state.label[row] >= 0:
+            by_hand[state.label[row]].remove(row)
+            UNLINK(state, state.label[row], row)
+        by_hand[to].insert(0, row)
+        LINK(state, to, row)
+        for j, rows in enumerate(by_hand):
+            at, found = int(state.head[j]), list[int]()
+            while at >= 0 and len(found) <= 6:
+                found.append(at)
+                at = int(state.after[at])
+            assert found == rows
+
+
+def dealt_out(seed: int) -> tuple[Problem, np.ndarray, int]:
+    """A table whose rows are in classes by chance, most of them in the wrong one; some are left out."""
+    random = np.random.default_rng(seed)
+    rows, classes = int(random.integers(10, 30)), int(random.integers(2, 6))
+    frame = pl.DataFrame({
+        "number": [0.0, 8.0, *random.integers(0, 9, rows - 2).tolist()],
+        "letter": [*"abcd", *(str(letter) for letter in random.choice([*"abcd"], rows - 4))],
+        "illness": random.choice([*"fch"], rows),
+    })  # fmt: skip
+    quasi = (["number", "letter"], ["letter"], ["number"])[seed % 3]
+    rule = Rule(
+        **({"k": 2}, {"k": 3}, {"k": 2, "l": 2}, {"k": 2, "t": 0.4}, {"k": 3, "l": 1.5, "l_kind": "entropy"})[seed % 5]
+    )
+    labels = random.integers(0, classes, rows)
+    labels[random.integers(0, rows, seed % 4)] = -1
+    private = SensitiveColumns.of(frame, ["illness"])
+    return Problem(code_table(frame, quasi), private, rule), labels, classes
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_moves_and_shared_out_classes_are_those_of_lists_of_rows(first: int) -> None:
+    for seed in range(first, first + 25):
+        problem, labels, classes = dealt_out(seed)
+        slow = Slow(problem, labels.tolist(), classes)
+        given, by_hand = arguments(slow), LocalSearch(problem, labels.tolist(), classes)
+        assert (kernel.move_rows(*given, 4), given[2].tolist()) == (by_hand.move(4), by_hand.labels), seed
+        by_hand = LocalSearch(problem, labels.tolist(), classes)
+        units = [by_hand.unit(rows) for rows in by_hand.classes]
+        if len(set(units)) == len(units):  # or the order of classes is open
+            given = arguments(slow)
+            assert (kernel.dissolve_classes(*given, 10**6), given[2].tolist()) == (
+                by_hand.dissolve(),
+                by_hand.labels,
+            ), seed
+
+
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_rows_that_replace_one_another_are_those_of_lists_of_rows(first: int) -> None:
+    found = 0
+    for seed in range(first, first + 100, 5):
+        for problem, labels, classes in (dealt_out(seed), dealt_out(seed + 1)):  # rules about k rows alone
+            given = arguments(Slow(problem, labels.tolist(), classes))
+            by_hand = LocalSearch(problem, labels.tolist(), classes)
+            replaced = kernel.replace_rows(*given)
+            assert (replaced, given[2].tolist()) == (by_hand.replace(), by_hand.labels), seed
+            found += replaced
+    assert found > 0
