@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kohort.errors import ConfigError, ResourceError
-from kohort.files import disk_errors, require_new, write_atomic, write_whole
+from kohort.files import disk_errors, remove_unfinished, require_new, write_atomic, write_whole
 
 
 def test_written_whole_with_the_wanted_mode(tmp_path: Path) -> None:
@@ -106,3 +106,22 @@ def test_write_whole_goes_on_after_a_short_write() -> None:
     assert file.taken == b"0123456789"
     write_whole(file, b"")
     assert file.taken == b"0123456789"
+
+
+def test_what_a_dead_writer_left_is_deleted_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk that is read-only from some moment on, a writer can neither rename its file nor delete it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    kept = [tmp_path / name for name in ("table.csv", ".lock", "model/.hidden", "my.unfinished")]
+    for path in kept:
+        write_atomic(path, b"x")
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", refuse)
+        broken.setattr(Path, "unlink", refuse)
+        with pytest.raises(ConfigError, match="read-only"):
+            write_atomic(tmp_path / "model" / "weights", b"y")
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == len(kept) + 1
+    remove_unfinished(tmp_path)
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)

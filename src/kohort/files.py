@@ -15,7 +15,10 @@ from pathlib import Path
 
 from kohort.errors import ConfigError, ResourceError
 
-__all__ = ["disk_errors", "require_new", "write_atomic", "write_whole"]
+__all__ = ["disk_errors", "remove_unfinished", "require_new", "write_atomic", "write_whole"]
+
+UNFINISHED = ".unfinished"
+"""How the name of a file ends that is still being written; it begins with a dot."""
 
 _OUT_OF_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 
@@ -76,6 +79,20 @@ def write_whole(file: FileIO, content: bytes) -> None:
         remaining = remaining[file.write(remaining) :]
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Delete what a writer left that was killed, or whose disk let it delete nothing.
+
+    Args:
+        folder: A folder that nobody else writes to; its folders, too.
+
+    Raises:
+        ConfigError: A file cannot be deleted.
+    """
+    with disk_errors(folder):
+        for left in folder.rglob(f".*{UNFINISHED}"):
+            left.unlink()
+
+
 def write_atomic(path: Path, content: bytes, *, durable: bool = False, private: bool = False) -> None:
     """Replace `path` with `content` in one step: write a temporary file beside it, then rename.
 
@@ -93,7 +110,7 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False, private: 
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)

@@ -122,6 +122,17 @@ def test_a_killed_writer_leaves_a_cut_line_that_is_dropped(tmp_path: Path) -> No
     assert files(out) == files(tmp_path / "whole")
 
 
+def test_files_that_a_killed_writer_did_not_finish_are_deleted(tmp_path: Path) -> None:
+    """One beside the model would stay for ever, and the run's folder be another than that of an uninterrupted run."""
+    out = interrupted(tmp_path)
+    left = out / "model" / ".model.safetensors.k3jd_92x.unfinished"
+    left.parent.mkdir()
+    left.write_bytes(b"half of it")
+    run(plan(), out=out, seed=3, tables={"": table()}, resume=True)
+    assert (out / "model" / "model.safetensors").is_file()
+    assert not left.exists()
+
+
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path: Path) -> None:
     run(plan(), out=tmp_path / "whole", seed=3, tables={"": table()})
     out = interrupted(tmp_path)

@@ -18,7 +18,7 @@ import polars as pl
 from kohort.crypto.sums.scheme import KEY_HOLDER, MIN_SITES
 from kohort.evaluate.intervals import RESAMPLES
 from kohort.evaluate.utility import evaluate_model
-from kohort.files import write_atomic
+from kohort.files import remove_unfinished, write_atomic
 from kohort.methods.registry import Method, find_method
 from kohort.models.base import Model, Remarks
 from kohort.models.rows import encode_rows
@@ -204,6 +204,7 @@ def _open_folder(
     table = population.fingerprint()
     if goes_on:
         folder.check_same(plan, table)
+        remove_unfinished(folder.path)
     else:
         folder.begin(force=force)
         folder.identify(plan, streams, table)
