@@ -28,11 +28,13 @@ NAME = "scale"
 SUMMARY = (
     "`kohort check` on 10M rows of 8 columns in a Parquet file: drawn from Adult, and of six random numbers and two "
     "texts, where nearly every row is unique. Processor seconds and peak memory of the whole process. Peak memory of "
-    "`kohort anonymize` with k = 10 on the rows drawn from Adult."
+    "`kohort anonymize` with k = 10 on the rows drawn from Adult, and of `kohort check` and `kohort gate` on 50M of "
+    "them."
 )
 QUASI = "age,workclass,education,marital_status,occupation,race,sex"
 TEN_MILLION = 10_000_000
 ANONYMIZE_GB = 0.6
+FIFTY_MILLION, FIFTY_MILLION_GB = 50_000_000, 2.0
 PIECE = 1_000_000
 
 _PROGRAM = r"""
@@ -84,6 +86,11 @@ def measure() -> list[Row]:
                 memory = command_cost("anonymize", str(path), *roles, *out).memory
                 setting = f"kohort anonymize in parts, k = 10, 10M rows, {name}"
                 rows.append(Row.within(setting, ours=memory, peer="limit", theirs=ANONYMIZE_GB, unit="GB"))
+        _write(path, adult_rows, FIFTY_MILLION)
+        for command, words in (("check", ("--json",)), ("gate", ("--rule", "k-anonymity", "--k", "100", "--json"))):
+            memory = command_cost(command, str(path), "--quasi", QUASI, "--sensitive", "income", *words).memory
+            setting = f"kohort {command}, 50M rows, drawn from Adult"
+            rows.append(Row.within(setting, ours=memory, peer="limit", theirs=FIFTY_MILLION_GB, unit="GB"))
     return rows
 
 

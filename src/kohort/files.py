@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
+import secrets
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -20,6 +20,7 @@ __all__ = ["disk_errors", "remove_unfinished", "require_new", "write_atomic", "w
 UNFINISHED = ".unfinished"
 """How the name of a file ends that is still being written; it begins with a dot."""
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _OUT_OF_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 
 
@@ -110,16 +111,16 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False, private: 
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
+        try:  # an interrupt may come as soon as the file is there
+            with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as file:
                 file.write(content)
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
-            Path(temporary).chmod(0o600 if private else 0o644)
-            Path(temporary).replace(path)
+            temporary.chmod(0o600 if private else 0o644)
+            temporary.replace(path)
         except BaseException:
             with suppress(OSError):
-                Path(temporary).unlink()
+                temporary.unlink()
             raise

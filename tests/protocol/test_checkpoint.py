@@ -53,3 +53,66 @@ def test_a_checkpoint_with_a_copy_per_site_is_still_read(tmp_path: Path) -> None
     assert found is not None
     assert (found.round, notes) == (4, ())
     assert all(np.array_equal(found.sites[site]["learner.own"], np.full(4, place)) for place, site in enumerate(SITES))
+
+
+def _round(number: int) -> Checkpoint:
+    """A checkpoint after some rounds, with their history."""
+    history = [{"round": place + 1, "accuracy": 1 / (place + 3)} for place in range(number + 1)]
+    state = {"weights": np.full(2, float(number))}
+    return Checkpoint(round=number, state=state, sites={}, ledger_lines=number, facts={"history": history, "costs": {}})
+
+
+def test_the_history_is_appended_and_given_back(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    sizes = []
+    for number in range(200):
+        checkpoints.save(_round(number))
+        sizes.append((tmp_path / f"checkpoint-{number % 2}.khrt").stat().st_size)
+    assert sizes[-1] - sizes[10] < 20, "a checkpoint must not grow with the rounds before it"
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 200
+    for number in (199, 198):  # the newest, and the one before it, which needs one line less
+        found, _ = Checkpoints(tmp_path).latest(ledger_lines=number)
+        assert found is not None
+        assert (found.round, found.facts) == (number, _round(number).facts)
+
+
+def test_a_run_that_goes_on_drops_lines_that_nothing_counts(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for number in range(5):
+        checkpoints.save(_round(number))
+    with (tmp_path / "history.jsonl").open("ab") as file:
+        file.write(b'{"round": 6, "acc')  # a process that was killed here
+    again = Checkpoints(tmp_path)
+    found, notes = again.latest(ledger_lines=9)
+    assert found is not None
+    assert (found.round, notes) == (4, ())
+    again.save(_round(5))
+    again.save(_round(6))
+    found, _ = Checkpoints(tmp_path).latest(ledger_lines=9)
+    assert found is not None
+    assert found.facts == _round(6).facts
+
+
+def test_a_checkpoint_whose_history_is_lost_or_altered_does_not_count(tmp_path: Path) -> None:
+    checkpoints, path = Checkpoints(tmp_path), tmp_path / "history.jsonl"
+    for number in range(5):
+        checkpoints.save(_round(number))
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:4]))  # a machine that lost power lost the last line
+    found, notes = Checkpoints(tmp_path).latest(ledger_lines=9)
+    assert found is not None
+    assert (found.round, len(notes)) == (3, 1)
+    path.write_bytes(whole.replace(b'"round": 2', b'"round": 3'))
+    assert Checkpoints(tmp_path).latest(ledger_lines=9)[0] is None
+    path.unlink()
+    assert Checkpoints(tmp_path).latest(ledger_lines=9)[0] is None
+
+
+def test_a_checkpoint_that_holds_its_history_is_still_read(tmp_path: Path) -> None:
+    history = [{"round": 1, "accuracy": 0.5}]
+    facts = {"round": 0, "format": 4, "owners": {}, "ledger_lines": 2, "facts": {"history": history, "costs": {}}}
+    content = encode(Payload(arrays={"plan/weights": np.arange(3.0)}, blobs={"facts": json.dumps(facts).encode()}))
+    (tmp_path / "checkpoint-0.khrt").write_bytes(hashlib.blake2b(content, digest_size=32).digest() + content)
+    found, notes = Checkpoints(tmp_path).latest(ledger_lines=2)
+    assert found is not None
+    assert (found.facts["history"], notes) == (history, ())

@@ -1,14 +1,15 @@
 """Checkpoints: after every round, all that is needed to go on as if nothing had happened.
 
 Two files take turns, so that one of them is always whole; each carries a hash of its content. A checkpoint holds
-the state of the plan and of the sites, and the history: no row of any site.
+the state of the plan and of the sites, and no row of any site. The history grows with every round, so it stands in a
+file of its own that lines are appended to; a checkpoint says how many of them are its own, and their hash.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, IntegrityError
-from kohort.files import write_atomic
+from kohort.files import disk_errors, write_atomic, write_whole
 from kohort.protocol.hub import Resume
 from kohort.protocol.wire import Payload, decode, encode
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
-FORMAT = 4
-"""Raised whenever what a checkpoint holds changes its form; version 1 had none, 2 held weights beside the state, and 3
-held what all sites share once per site, which is still read."""
-_READ = frozenset({3, FORMAT})
+FORMAT = 5
+"""Raised whenever what a checkpoint holds changes its form; version 1 had none, and 2 held weights beside the state.
+Still read are 3, which held what all sites share once per site, and 4, which held the history."""
+_READ = frozenset({3, 4, FORMAT})
+HISTORY_FILE = "history.jsonl"
 SiteState = Mapping[str, Mapping[str, NDArray[Any]]]
 
 
@@ -55,12 +57,28 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._written = 0
+        self._hash = hashlib.blake2b(digest_size=32)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write over the older of the two, in one step."""
-        content = encode(_to_payload(checkpoint))
+        """Append what the history has gained, then write over the older of the two files, in one step."""
+        kept = self._append(checkpoint.facts.get("history", ()))
+        content = encode(_to_payload(checkpoint, history=kept))
         digest = hashlib.blake2b(content, digest_size=32).digest()
         write_atomic(self._folder / f"checkpoint-{checkpoint.round % 2}.khrt", digest + content, private=True)
+
+    def _append(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Bring the file of the history up to date; the first time it is written as a whole."""
+        lines = b"".join(json.dumps(item).encode() + b"\n" for item in history[self._written :])
+        path = self._folder / HISTORY_FILE
+        if self._written:
+            with disk_errors(path), path.open("ab", buffering=0) as file:
+                write_whole(file, lines)
+        else:
+            write_atomic(path, lines, private=True)
+        self._hash.update(lines)
+        self._written = len(history)
+        return {"lines": self._written, "hash": self._hash.hexdigest()}
 
     def latest(self, *, ledger_lines: int) -> tuple[Checkpoint | None, tuple[str, ...]]:
         """The newest whole checkpoint the ledger reaches up to, and what to say about the others.
@@ -82,7 +100,7 @@ class Checkpoints:
         return max(found, key=lambda item: item.round, default=None), tuple(notes)
 
 
-def _to_payload(checkpoint: Checkpoint) -> Payload:
+def _to_payload(checkpoint: Checkpoint, *, history: Mapping[str, Any]) -> Payload:
     arrays = {f"plan/{name}": array for name, array in checkpoint.state.items()}
     owners: dict[str, list[str]] = {}
     for site, kept in checkpoint.sites.items():
@@ -99,7 +117,7 @@ def _to_payload(checkpoint: Checkpoint) -> Payload:
         "format": FORMAT,
         "owners": owners,
         "ledger_lines": checkpoint.ledger_lines,
-        "facts": dict(checkpoint.facts),
+        "facts": {**checkpoint.facts, "history": history},
     }
     return Payload(arrays=arrays, blobs={"facts": json.dumps(facts).encode()})
 
@@ -128,5 +146,18 @@ def _read(path: Path) -> Checkpoint:
         state=state,
         sites=sites,
         ledger_lines=facts["ledger_lines"],
-        facts=facts["facts"],
+        facts={**facts["facts"], "history": _history(path, facts["facts"].get("history", []))},
     )
+
+
+def _history(path: Path, told: Any) -> list[dict[str, Any]]:
+    """The history of a checkpoint, which its format 4 held itself."""
+    if isinstance(told, list):
+        return told
+    try:
+        lines = (path.parent / HISTORY_FILE).read_bytes().splitlines(keepends=True)[: told["lines"]]
+    except FileNotFoundError:
+        lines = []
+    if hashlib.blake2b(b"".join(lines), digest_size=32).hexdigest() != told["hash"]:
+        raise IntegrityError(f"{path.name} has not its history")
+    return [json.loads(line) for line in lines]
