@@ -19,7 +19,7 @@ __all__ = ["NAME", "SUMMARY", "measure"]
 
 NAME = "many_rounds"
 ROUNDS, SITES, HIDDEN = 6_000, 500, 83
-FEW, MORE = 4, 12
+FEW, MORE = 1, 3
 SUMMARY = (
     f"`kohort run` in a process of its own, processor seconds. {ROUNDS:,} rounds of federated averaging over 10 sites "
     f"of 20 rows, with ledger, receipts and checkpoints. And a round over {SITES} sites whose updates, about 1,000 "
