@@ -77,7 +77,7 @@ def test_a_low_limit_on_addresses_is_exit_7_and_one_line(table: Path) -> None:
 def test_the_smallest_table_needs_what_libraries_reserve(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer addresses, native code would abort or wait for ever."""
     monkeypatch.setattr(memory, "_of_limits", lambda: [memory.LIBRARIES])
-    with pytest.raises(ResourceError, match=r"reserves 0.4 GB of addresses") as caught:
+    with pytest.raises(ResourceError, match=r"reserves 0.6 GB of addresses") as caught:
         read_table(table)
     assert caught.value.exit_code == 7
     monkeypatch.setattr(memory, "_of_limits", lambda: [2 * memory.LIBRARIES])

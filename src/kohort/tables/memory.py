@@ -25,7 +25,7 @@ _EIGHT: Final = {pl.Int64, pl.UInt64, pl.Float64, pl.Datetime, pl.Duration, pl.T
 _FOUR: Final = {pl.Int32, pl.UInt32, pl.Float32, pl.Date}
 _READER: Final = 800_000_000
 """Bytes of addresses that the streaming reader reserves beside the file that it maps; few of them are ever used."""
-LIBRARIES: Final = 400_000_000
+LIBRARIES: Final = 600_000_000
 """Bytes of addresses that native libraries reserve for the smallest table. With fewer they abort, or wait for ever."""
 _PROCESS, _MACHINE = Path("/proc/self/statm"), Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
