@@ -32,7 +32,6 @@ class Purpose(StrEnum):
     DOMAINS = "domains"
     """A signed update of declared domains."""
     ROTATION = "rotation"
-    NODE_KEY = "node key"
     RUN_KEY = "run key"
     SUM_RUN_KEY = "run key of a secure sum"
     SUM_KEYS = "keys of a sum"

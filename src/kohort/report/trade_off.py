@@ -21,7 +21,6 @@ from kohort.report.words import printable
 __all__ = ["Point", "label_offsets", "named_by_setting", "points_of", "read_settings", "trade_off_chart"]
 
 COMPARISON_FILE: Final = "compare.json"
-PROTECTIONS: Final = ("none", "k", "l", "t", "epsilon", "masks", "encryption")
 _NAMES: Final = {
     "none": "no protection", "k": "k-anonymity", "l": "l-diversity", "t": "t-closeness", "epsilon": "noise (epsilon)",
     "masks": "masks", "encryption": "encryption",

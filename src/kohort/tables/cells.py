@@ -62,11 +62,6 @@ class Interval:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
             raise DataError("an interval needs two finite ends, low first", hint="Check the generalised table")
 
-    @property
-    def midpoint(self) -> float:
-        """The middle, computed so that it cannot overflow."""
-        return self.low / 2 + self.high / 2
-
 
 @dataclass(frozen=True)
 class ValueSet:

@@ -143,10 +143,6 @@ class Keys:
         columns = [_encode_column(column) for column in self.values[self.partition.first_rows]]
         return [b"".join(parts) for parts in zip(*columns, strict=True)]
 
-    def fingerprint_bytes(self, group: int) -> bytes:
-        """The bytes of one group."""
-        return self.texts[group]
-
 
 def group_keys(frame: Any, quasi: Sequence[str], *, key: str | KeyFunction | None = None) -> Keys:
     """Group the rows by their quasi-identifiers, seen through a key function.

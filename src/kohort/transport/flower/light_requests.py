@@ -32,7 +32,6 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 CallNext = Callable[[Request], Awaitable[Response]]
-Dispatch = Callable[[Request, CallNext], Awaitable[Response]]
 
 
 def lighten(app: Any, *, authenticate: bool) -> Any:
