@@ -57,12 +57,13 @@ class Alike:
         """The combination, among `whole`, of each row."""
         columns = self.whole.columns
         number = free_name("number", columns)
-        known = self.whole.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias(number))
+        known = self.whole.lazy().with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias(number))
         found, done = np.empty(rows, np.int32), 0
         for part in parts:
-            joined = part.join(known, on=columns, how="left", nulls_equal=True, maintain_order="left")
-            found[done : done + part.height] = joined[number].to_numpy()
-            done += part.height
+            joined = part.lazy().join(known, on=columns, how="left", nulls_equal=True, maintain_order="left")
+            numbers = joined.select(number).collect()
+            found[done : done + numbers.height] = numbers.to_series().to_numpy()
+            done += numbers.height
         return found
 
 
