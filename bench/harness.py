@@ -151,15 +151,15 @@ def main(wanted: Sequence[str]) -> int:
 def run_here(name: str) -> None:
     """Run one benchmark in this process and write its result file.
 
-    A module whose `PARTIAL` is true measures a part of itself: its rows replace those of the same setting and peer, and
-    the others stay.
+    A module whose `PARTIAL` is true measures a part of itself: its rows replace those of the same setting, peer and
+    unit, and the others stay.
     """
     module = importlib.import_module(discover()[name])
     stored = RESULTS / f"{name}.json"
     earlier = _read(stored)["rows"] if getattr(module, "PARTIAL", False) and stored.exists() else []
-    kept = {(row["setting"], row["peer"]): row for row in earlier}
+    kept = {(row["setting"], row["peer"], row["unit"]): row for row in earlier}
     for row in _as_rows(module.measure()):
-        kept[row.setting, row.peer] = {**asdict(row), "met": row.met}
+        kept[row.setting, row.peer, row.unit] = {**asdict(row), "met": row.met}
         _write(name, module, list(kept.values()))  # what was measured stays if the rest is not
 
 
