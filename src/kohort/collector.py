@@ -1,7 +1,7 @@
 """The garbage collector of processes that do one job and end.
 
-Importing makes hundreds of thousands of objects that stay. Looking through them again and again for some that do not
-takes a fifth of the time, and looking through all of them once more at the end takes a fifth of a second.
+Importing makes hundreds of thousands of objects that live until the end. Python searches them for garbage again and
+again, which takes a fifth of the time, and once more at the end, which takes a fifth of a second.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def anonymize(
     risk: Annotated[float, typer.Option("--risk", help="Largest chance to re-identify a row, such as 0.05.")] = 0.0,
     population: Annotated[
         str | None,
-        typer.Option(metavar="N|TABLE", help="The population it is drawn from: rows, or a table."),
+        typer.Option(metavar="N|TABLE", help="The population it is drawn from: its size, or a table."),
     ] = None,
     presence: Annotated[
         str | None,

@@ -36,7 +36,7 @@ def audit(
     phase: Annotated[
         int | None, typer.Option("--phase", min=1, help="Which phase of the plan; by default the first with noise.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of a plan's run, of coins and noise.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of a plan's run, of canaries and of noise.")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="Change a key of the plan.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the findings, for kohort report --audit FILE.")

@@ -70,7 +70,7 @@ def check(
     schema: SchemaOption = None,
     population: Annotated[
         str | None,
-        typer.Option(metavar="N|TABLE", help="The population it is drawn from: rows, or a table."),
+        typer.Option(metavar="N|TABLE", help="The population it is drawn from: its size, or a table."),
     ] = None,
     hierarchies: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Hierarchies of released labels, to count whom they stand for.")

@@ -69,7 +69,7 @@ DropOption = Annotated[
 ]
 KeepOption = Annotated[
     list[str] | None,
-    typer.Option("--keep", metavar="a,b", help="Columns to use as they are, although nothing says so."),
+    typer.Option("--keep", metavar="a,b", help="Columns without a role to use as they are."),
 ]
 SeparatorOption = Annotated[
     str | None, typer.Option("--separator", metavar=",", help="What stands between items of a set (;).")
@@ -111,7 +111,7 @@ def emit(result: Mapping[str, Any]) -> None:
 
 SiteOption = Annotated[
     str | None,
-    typer.Option("--site", metavar="NAME", help="Whose table it is; and whose classes, if the hub has none."),
+    typer.Option("--site", metavar="NAME", help="The site whose table it is, or whose model has the classes."),
 ]
 
 

@@ -66,7 +66,7 @@ def gate(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option("--columns", metavar="a,b", help="Shared columns; as a rule all that do not identify."),
+        typer.Option("--columns", metavar="a,b", help="Columns to share; by default all that do not look identifying."),
     ] = None,
     out_shared: Annotated[Path | None, typer.Option("--out-shared", metavar="FILE", help="Rows to share.")] = None,
     out_kept: Annotated[Path | None, typer.Option("--out-kept", metavar="FILE", help="Rows to keep.")] = None,

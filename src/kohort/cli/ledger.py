@@ -61,7 +61,7 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
 
 def verify(
     folder: FolderArgument,
-    key: Annotated[str, typer.Option(metavar="FINGERPRINT", help="Whose signature it must carry.")] = "",
+    key: Annotated[str, typer.Option(metavar="FINGERPRINT", help="The key that must have signed it.")] = "",
     roster: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A peers.toml with the fingerprints of sites.")
     ] = None,

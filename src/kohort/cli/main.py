@@ -1,6 +1,7 @@
 """The entry point. It imports the application itself, so that an interrupt is one line and exit 130 from the start.
 
-Python answers an interrupt while modules are imported with a traceback, and one while it ends by dying of the signal.
+By itself Python prints a traceback when it is interrupted during an import, and dies of the signal when it is
+interrupted while it ends.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def report(
         bool, typer.Option("--pdf", help="Also print it to a PDF beside the page, by an installed Chromium.")
     ] = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
-    purpose: Annotated[str, typer.Option(help="What the processing is for, as page one shall say.")] = "",
+    purpose: Annotated[str, typer.Option(help="Purpose of the processing, for page one.")] = "",
     date: Annotated[str, typer.Option(help="The date of the report; today's (UTC) when unset.")] = "",
     force: ForceOption = False,
     json: JsonOption = False,

@@ -1,7 +1,7 @@
-"""Plans: generators that yield requests, receive replies, and return a result. No IO, no clock, no hidden randomness.
+"""Protocols: generators that yield requests, receive replies and return a result. No IO, clock or hidden randomness.
 
-A method writes a plan; an engine drives it. The plan sees replies that were validated: finite, of the expected shape,
-and speaking of no more rows than the site declared.
+A method writes a protocol; an engine drives it. The protocol sees replies that were validated: finite, of the expected
+shape, and about no more rows than the site declared.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class RoundEnd(NamedTuple):
     """None when the hub does not know it, as among peers: nothing is measured then."""
     metrics: Mapping[str, float] = MappingProxyType({})
     state: Mapping[str, NDArray[Any]] = MappingProxyType({})
-    """All that the plan needs to go on from here; loops over a weight vector keep it under "weights"."""
+    """All that the protocol needs to go on from here; loops over a weight vector keep it under "weights"."""
     resumed: bool = False
     """True once, when an interrupted run has come to where its checkpoint was taken; nothing new happened."""
 
@@ -163,7 +163,7 @@ class Replies:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a plan returns: the model, why training ended, and rows the hub was given, if any."""
+    """What a protocol returns: the model, why training ended, and rows the hub was given, if any."""
 
     model: Model
     """Of any registered kind; `Hub.model_of` makes one of a weight vector."""
@@ -191,7 +191,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """The last round an interrupted run finished, and what its plan kept: the `state` of that round's mark."""
+    """The last round an interrupted run finished, and what its protocol kept: the `state` of that `RoundEnd`."""
 
     round: int
     state: Mapping[str, NDArray[Any]]
@@ -217,7 +217,7 @@ class Coordinator:
 
 @dataclass(frozen=True, kw_only=True)
 class Hub(Coordinator):
-    """The coordinator as a plan sees it: the agreed approved, who is enrolled, and the hub's own randomness."""
+    """The coordinator as a protocol sees it: the approved plan, who is enrolled, and the hub's own randomness."""
 
     rows: Mapping[str, int]
     encoder: Encoder

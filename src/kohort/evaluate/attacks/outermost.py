@@ -1,10 +1,11 @@
 """Gradient inversion through many steps of Adam: a lying hub that asks for the outermost row along many directions.
 
 Adam divides a gradient by its size plus 1e-8, so sizes are kept only while gradients are far smaller than that. A unit
-that a single row of the site makes active has one gradient in a pass: the hub makes the last layer so small that it is
-tiny, and no later step is anything else than its echo. Each unit reads rows along a direction of its own, beyond a
-threshold: nobody there, then lower; several, then higher; one, then the quotient of the movements of weights and bias
-is that row (see `gradients`). So a request reads a row per unit at best, those at the edge of the site's rows.
+that a single row of the site makes active has one gradient in a pass: the hub makes the last layer so small that this
+gradient is tiny, and later steps only repeat its movement, more and more weakly. Each unit reads rows along a direction
+of its own, beyond a threshold. Where no row is there, the threshold is lowered; where several are, it is raised; where
+one is, the quotient of the movements of weights and bias is that row (see `gradients`). So a request reads a row per
+unit at best, those at the edge of the site's rows.
 """
 
 from __future__ import annotations

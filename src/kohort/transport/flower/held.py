@@ -1,9 +1,9 @@
-"""Looks for messages that the SuperLink answers when there are some, instead of at once.
+"""Long polling: the SuperLink answers a poll for messages when there are some, instead of at once.
 
-Flower's transport is asked, it does not call: a look that finds nothing is repeated some time later, and a message
-waits that long. Here whoever looks may say in a header how many seconds it is ready to wait. The SuperLink then looks
-again whenever the other side sent something, and answers at the first message or when the time is over. A look
-without that header is answered at once, as Flower does it.
+Flower's transport does not push messages: a poll that finds nothing is repeated some time later, and a message waits
+that long. Here a poll may say in a header how many seconds it is ready to wait. The SuperLink then looks again whenever
+the other side sent something, and answers at the first message or when the time is over. A poll without that header is
+answered at once, as Flower does it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["LONGEST_HOLD", "HeldLooks", "Patience"]
 
 HOLD_HEADER = "x-kohort-hold"
 LONGEST_HOLD = 3.0
-"""Seconds that a look is held at most; Flower's own nodes look every three."""
+"""Seconds that a poll is held at most; Flower's own nodes poll every three."""
 _LOOKS = {"/v1/fleet/pull-messages": "fleet", "/v1/runtime/pull-messages": "runtime"}
-"""Who looks there for messages."""
+"""Who polls there for messages."""
 _NEWS = {"/v1/runtime/push-object": "fleet", "/v1/fleet/push-object": "runtime"}
 """Whom a request may bring a message, once it is answered: it is announced first, and complete with its last part."""
 _TOGETHER = 0.02
@@ -34,10 +34,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Patience:
-    """Adds to looks for messages how long the SuperLink may hold them.
+    """Adds to polls for messages how long the SuperLink may hold them.
 
     Args:
-        seconds: How long, asked at every look.
+        seconds: How long, asked at every poll.
     """
 
     def __init__(self, seconds: Callable[[], float] = lambda: LONGEST_HOLD) -> None:
@@ -51,7 +51,7 @@ class Patience:
 
 
 class HeldLooks:
-    """Holds looks for messages until there is one. Every look that is made again is authenticated again.
+    """Holds polls for messages until there is one. Every poll that is repeated is authenticated again.
 
     Args:
         app: The SuperLink.
@@ -118,14 +118,14 @@ class HeldLooks:
             answer.append(event)
 
         copied = dict(scope)
-        if isinstance(scope.get("state"), dict):  # requests of one look must not find what the one before left
+        if isinstance(scope.get("state"), dict):  # requests of one poll must not find what the one before left
             copied["state"] = dict(scope["state"])
         await self._app(copied, receive, send)
         return answer
 
 
 def _seconds(scope: Scope) -> float:
-    """How long a look may be held; not at all if that cannot be read."""
+    """How long a poll may be held; not at all if that cannot be read."""
     given = dict(scope.get("headers", ())).get(HOLD_HEADER.encode(), b"")
     with suppress(ValueError):
         return min(LONGEST_HOLD, max(0.0, float(given)))

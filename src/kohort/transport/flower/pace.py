@@ -1,4 +1,4 @@
-"""How often one side of a deployment looks for messages of the other: Flower's transport is asked, it does not call."""
+"""How often one side of a deployment polls for messages of the other: Flower's transport does not push them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SHARE = 0.25
 
 
 class Pace:
-    """Looks often right after a message, less and less often while nothing comes, and seldom after a minute.
+    """Polls often right after a message, less and less often while nothing comes, and seldom after a minute.
 
     The waiting time grows with the time since the last message. So a chain of short steps goes on at once, and a long
-    step costs few looks.
+    step costs few polls.
 
     Args:
-        soon: Seconds between looks right after a message.
-        busy: Seconds between looks at most, within a minute of the last message.
-        idle: Seconds between looks later.
+        soon: Seconds between polls right after a message.
+        busy: Seconds between polls at most, within a minute of the last message.
+        idle: Seconds between polls later.
     """
 
     def __init__(self, soon: float, busy: float, idle: float) -> None:
@@ -34,6 +34,6 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """How long to wait before looking again."""
+        """How long to wait before the next poll."""
         since = time.monotonic() - self._last
         return min(self._busy, max(self._soon, SHARE * since)) if since < BUSY_FOR else self._idle
