@@ -126,6 +126,25 @@ def test_overrides_are_toml_and_bare_words_are_text() -> None:
     assert SMALL == {"data": {"table": "t.csv", "target": "y"}}, "the plan that was read must not change"
 
 
+@pytest.mark.parametrize(
+    ("override", "place"),
+    [
+        ("sites.count=true", "sites.count"),
+        ("data.test=false", "data.test"),
+        ("model.hidden=[true]", "model.hidden.1"),
+        ("method.dp={epsilon = true, delta = 1e-5}", "method.dp.epsilon"),
+    ],
+)
+def test_true_and_false_are_no_numbers(override: str, place: str) -> None:
+    method = "method.name=fedavg" if override.startswith("model") else "method.name=additive"
+    with pytest.raises(ConfigError, match=f"'{place}' in the plan should be a number, not true or false"):
+        with_override(method, override)
+
+
+def test_true_and_false_stay_where_a_key_takes_them() -> None:
+    assert with_override("method.name=partial", "method.gate.strict=true").config.gate.strict is True
+
+
 def test_entries_of_a_list_of_sections_are_numbered_from_one() -> None:
     raw = {"method": {"phases": [{"lr": 1.0}, {"lr": 2.0, "dp": {"clip": 1.0}}]}}
     made = apply_overrides(raw, ["method.phases.2.lr=3", "method.phases.2.dp.clip=0.5"])

@@ -35,7 +35,9 @@ def validated(section: type[Any], values: Any, place: str) -> Any:
 
     _refuse_unusable(values, place)
     try:
-        return _adapter(section).validate_python(values)  # type: ignore[arg-type] # a class is hashable
+        read = _adapter(section).validate_python(values)  # type: ignore[arg-type] # a class is hashable
+        _refuse_truth_for_numbers(values, read, place)
+        return read
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = _keys_in(values, first["loc"])
@@ -89,6 +91,24 @@ def _refuse_unusable(value: Any, place: str) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             _refuse_unusable(item, place)
+
+
+def _refuse_truth_for_numbers(given: Any, read: Any, place: str) -> None:
+    """The validator reads true as 1; in a plan it is a slip."""
+    if isinstance(given, bool) and isinstance(read, int | float) and not isinstance(read, bool):
+        raise ConfigError(f"{place!r} in the plan should be a number, not true or false", hint="Correct it")
+    if isinstance(given, Mapping):
+        for key, item in given.items():
+            inner = read.get(key) if isinstance(read, Mapping) else _field_of(read, key)
+            _refuse_truth_for_numbers(item, inner, f"{place}.{key}")
+    elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
+        for number, (item, inner) in enumerate(zip(given, read, strict=False), start=1):
+            _refuse_truth_for_numbers(item, inner, f"{place}.{number}")
+
+
+def _field_of(read: Any, key: str) -> Any:
+    """The value of a section's key; None where the section has no field for it."""
+    return next((getattr(read, name) for name in (key, f"{key}_") if hasattr(read, name)), None)
 
 
 def _valid_keys(section: type[Any], path: Sequence[str]) -> list[str]:
