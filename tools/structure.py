@@ -3,7 +3,7 @@
     python tools/structure.py [SRC]            figures of the tree at SRC (default: src)
     python tools/structure.py --calls [SRC]    also counts calls between packages in two short runs
 
-`ARCHITECTURE.md` quotes these figures before and after the restructuring of the packages.
+`ARCHITECTURE.md` quotes these figures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Try settings out on rows of low risk alone.
 
 Every site takes part with those of its rows that carry a low risk, as if they were all it has: some are held out to
-measure on, and of the rest the same share as before plays the rows of low risk. Nothing is read from the other rows, so
-choosing by these runs costs them nothing. The sites are smaller than they will be, and noise weighs more on them.
+measure on, and of the rest the same share as before is treated as the rows of low risk. Nothing is read from the other
+rows, so choosing by these runs costs them nothing. The sites are smaller than they will be, and noise weighs more on
+them.
 
 Guarantee: no row of high risk and no row of the plan's test part is trained on, measured on or described.
 """

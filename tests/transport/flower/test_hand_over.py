@@ -14,7 +14,7 @@ import httpx
 
 from kohort.transport.flower import run as flower_runs
 from kohort.transport.flower import runner as flower_runner
-from kohort.transport.flower.held import LONGEST_HOLD
+from kohort.transport.flower.long_polling import LONGEST_HOLD
 from kohort.transport.flower.run import FlowerRun
 
 
@@ -84,7 +84,7 @@ class Grid:
 
     def pull_messages(self, waiting: set[str]) -> list[Any]:
         del waiting
-        self.allowed.append(self.run.patience())
+        self.allowed.append(self.run.longest_hold())
         time.sleep(max(0.0, self.allowed[-1]))
         return []
 

@@ -12,7 +12,7 @@ from kohort.errors import SiteError
 from kohort.transport.flower.bundle import bundle
 from kohort.transport.flower.client_app import message_bytes, message_content
 from kohort.transport.flower.environment import ACQUIRE_TASK, LONGEST_UPLOAD, hasten, require_flower
-from kohort.transport.flower.held import LONGEST_HOLD, Patience
+from kohort.transport.flower.long_polling import LONGEST_HOLD, HoldRequest
 from kohort.transport.flower.pace import Pace
 from kohort.transport.flower.superlink import Connection, control_client, runtime_client
 
@@ -87,8 +87,8 @@ class FlowerRun:
                 time.sleep(pace.seconds)
         return came
 
-    def patience(self) -> float:
-        """How many seconds a look for replies may be held: not beyond the deadline."""
+    def longest_hold(self) -> float:
+        """How many seconds a poll for replies may be held: not beyond the deadline."""
         return min(LONGEST_HOLD, self._ends - time.monotonic())
 
 
@@ -152,7 +152,7 @@ def flower_run(connection: Connection, *, superexec: bytes) -> Iterator[FlowerRu
         RuntimeHttpClient,
         connection,
         RuntimeTokenHttpInterceptor(token=taken.token),
-        Patience(run.patience),
+        HoldRequest(run.longest_hold),
         name="flwr-serverapp",
         retry=make_simple_http_retry_invoker(),
     )

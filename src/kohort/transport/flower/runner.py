@@ -27,7 +27,7 @@ from kohort.errors import IntegrityError, KohortError, SiteError
 from kohort.transport.flower.bundle import bundle_hash
 from kohort.transport.flower.client_app import client_app
 from kohort.transport.flower.environment import ACQUIRE_TASK, hasten, quiet
-from kohort.transport.flower.held import Patience
+from kohort.transport.flower.long_polling import HoldRequest
 from kohort.transport.flower.pace import Pace
 
 __all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "error_reply", "supernode_command"]
@@ -277,7 +277,7 @@ def _look_patiently() -> None:
     made = internals.__init__
 
     def patient(client: Any, *arguments: Any, interceptors: Sequence[Any] = (), **options: Any) -> None:
-        made(client, *arguments, interceptors=[*interceptors, Patience()], **options)
+        made(client, *arguments, interceptors=[*interceptors, HoldRequest()], **options)
 
     internals.__init__ = patient
 

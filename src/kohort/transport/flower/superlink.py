@@ -16,7 +16,7 @@ from typing import Any
 
 from kohort.errors import SiteError
 from kohort.transport.flower.environment import require_flower
-from kohort.transport.flower.held import LONGEST_HOLD, HeldLooks
+from kohort.transport.flower.long_polling import LONGEST_HOLD, LongPolling
 
 __all__ = [
     "Connection",
@@ -228,7 +228,7 @@ def serve_superlink(
         runtime_dependency_install=False,
     )
     superlink = lighten(create_app(config, SuperLinkLifespan), authenticate=True)
-    app = HubSecretMiddleware(HeldLooks(superlink), secret)
+    app = HubSecretMiddleware(LongPolling(superlink), secret)
     before()
     uvicorn.run(
         app=app,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kohort.transport.flower.held import HOLD_HEADER, LONGEST_HOLD, HeldLooks, Patience
+from kohort.transport.flower.long_polling import HOLD_HEADER, LONGEST_HOLD, HoldRequest, LongPolling
 
 FLEET, RUNTIME = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
 
@@ -37,7 +37,7 @@ class SuperLink:
 class Caller:
     """One request, and what came back."""
 
-    def __init__(self, app: HeldLooks, path: str, hold: str | None) -> None:
+    def __init__(self, app: LongPolling, path: str, hold: str | None) -> None:
         self._app, self.came = app, []  # type: ignore[var-annotated]
         headers = [] if hold is None else [(HOLD_HEADER.encode(), hold.encode())]
         self._scope = {"type": "http", "path": path, "headers": headers, "state": {}}
@@ -74,7 +74,7 @@ def carried(test: Callable[[], Awaitable[None]]) -> None:
 def test_a_look_is_answered_when_a_message_comes(look: str, news: str) -> None:
     async def test() -> None:
         superlink = SuperLink()
-        app = HeldLooks(superlink)
+        app = LongPolling(superlink)
         caller = Caller(app, look, "3")
         held = asyncio.ensure_future(caller.call())
         await asyncio.sleep(0.1)
@@ -95,10 +95,10 @@ def test_a_message_that_is_there_is_not_waited_for_and_none_is_said_in_time() ->
     async def test() -> None:
         superlink = SuperLink()
         superlink.there = b"message"
-        ready = Caller(HeldLooks(superlink), FLEET, "3")
+        ready = Caller(LongPolling(superlink), FLEET, "3")
         assert await ready.call() < 0.5
         assert ready.body == b"message"
-        empty = Caller(HeldLooks(superlink), FLEET, "0.2")
+        empty = Caller(LongPolling(superlink), FLEET, "0.2")
         assert 0.15 < await empty.call() < 1.5
         assert [event["type"] for event in empty.came] == ["http.response.start", "http.response.body"]
 
@@ -108,7 +108,7 @@ def test_a_message_that_is_there_is_not_waited_for_and_none_is_said_in_time() ->
 @pytest.mark.parametrize("hold", [None, "0", "-1", "soon", "nan"])
 def test_who_did_not_ask_to_be_held_is_answered_at_once(hold: str | None) -> None:
     async def test() -> None:
-        caller = Caller(HeldLooks(SuperLink()), FLEET, hold)
+        caller = Caller(LongPolling(SuperLink()), FLEET, hold)
         assert await caller.call() < 0.5
         assert len(caller.came) == 2
 
@@ -116,11 +116,11 @@ def test_who_did_not_ask_to_be_held_is_answered_at_once(hold: str | None) -> Non
 
 
 def test_nobody_is_held_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kohort.transport.flower.held.LONGEST_HOLD", 0.2)
+    monkeypatch.setattr("kohort.transport.flower.long_polling.LONGEST_HOLD", 0.2)
 
     async def test() -> None:
-        assert await Caller(HeldLooks(SuperLink()), FLEET, "1e9").call() < 1.5
-        assert await Caller(HeldLooks(SuperLink()), FLEET, "inf").call() < 1.5
+        assert await Caller(LongPolling(SuperLink()), FLEET, "1e9").call() < 1.5
+        assert await Caller(LongPolling(SuperLink()), FLEET, "inf").call() < 1.5
 
     carried(test)
 
@@ -128,7 +128,7 @@ def test_nobody_is_held_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_refusal_is_not_held() -> None:
     async def test() -> None:
         superlink = SuperLink(status=401)
-        caller = Caller(HeldLooks(superlink), FLEET, "3")
+        caller = Caller(LongPolling(superlink), FLEET, "3")
         assert await caller.call() < 0.5
         assert (caller.came[0]["status"], superlink.looks) == (401, 1)
 
@@ -138,7 +138,7 @@ def test_a_refusal_is_not_held() -> None:
 def test_no_message_is_given_to_who_is_gone() -> None:
     async def test() -> None:
         superlink = SuperLink()
-        app = HeldLooks(superlink)
+        app = LongPolling(superlink)
         caller = Caller(app, FLEET, "3")
         held = asyncio.ensure_future(caller.call())
         await asyncio.sleep(0.1)
@@ -156,6 +156,6 @@ def test_only_looks_for_messages_say_how_long_they_wait() -> None:
     for path, seconds, said in ((FLEET, 2.5, "2.500"), (RUNTIME, -1.0, "0.000"), ("/v1/fleet/push-object", 2.5, None)):
         request = SimpleNamespace(url=SimpleNamespace(path=path), headers={})
         context = SimpleNamespace(request=request)
-        assert Patience(lambda seconds=seconds: seconds).intercept(context, lambda given: given) is context  # type: ignore[misc]
+        assert HoldRequest(lambda seconds=seconds: seconds).intercept(context, lambda given: given) is context  # type: ignore[misc]
         assert request.headers.get(HOLD_HEADER) == said
     assert LONGEST_HOLD < 30, "Flower's clients give a request up after thirty seconds"

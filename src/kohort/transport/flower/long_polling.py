@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["LONGEST_HOLD", "HeldLooks", "Patience"]
+__all__ = ["LONGEST_HOLD", "HoldRequest", "LongPolling"]
 
 HOLD_HEADER = "x-kohort-hold"
 LONGEST_HOLD = 3.0
 """Seconds that a poll is held at most; Flower's own nodes poll every three."""
-_LOOKS = {"/v1/fleet/pull-messages": "fleet", "/v1/runtime/pull-messages": "runtime"}
+_POLLS = {"/v1/fleet/pull-messages": "fleet", "/v1/runtime/pull-messages": "runtime"}
 """Who polls there for messages."""
 _NEWS = {"/v1/runtime/push-object": "fleet", "/v1/fleet/push-object": "runtime"}
 """Whom a request may bring a message, once it is answered: it is announced first, and complete with its last part."""
@@ -33,7 +33,7 @@ Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Patience:
+class HoldRequest:
     """Adds to polls for messages how long the SuperLink may hold them.
 
     Args:
@@ -45,12 +45,12 @@ class Patience:
 
     def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
         """As Flower's interceptors do."""
-        if context.request.url.path in _LOOKS:
+        if context.request.url.path in _POLLS:
             context.request.headers[HOLD_HEADER] = f"{max(0.0, self._seconds()):.3f}"
         return call_next(context)
 
 
-class HeldLooks:
+class LongPolling:
     """Holds polls for messages until there is one. Every poll that is repeated is authenticated again.
 
     Args:
@@ -64,7 +64,7 @@ class HeldLooks:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As every ASGI application."""
         path = scope.get("path", "")
-        seconds = _seconds(scope) if path in _LOOKS else 0.0
+        seconds = _seconds(scope) if path in _POLLS else 0.0
         if seconds > 0.0:
             await self._hold(scope, receive, send, seconds=seconds)
             return
@@ -77,7 +77,7 @@ class HeldLooks:
         news.set()
 
     async def _hold(self, scope: Scope, receive: Receive, send: Send, *, seconds: float) -> None:
-        ends, side = time.monotonic() + seconds, _LOOKS[scope["path"]]
+        ends, side = time.monotonic() + seconds, _POLLS[scope["path"]]
         asked = await _whole(receive)
         if asked is None:
             return
