@@ -1,18 +1,15 @@
-"""Large tables: processor seconds and peak memory of whole commands, and how costs grow.
+"""Large tables: processor seconds and peak memory of whole commands.
 
-`python -m bench scale` measures `kohort check` on ten million rows against its limits, and the memory of `kohort
-anonymize`, which reads them in parts. `python -m bench.scale` makes
-the table of docs/scale.md: costs at several sizes, and the exponent between the two largest. Both count processor
-seconds (user and system), which other work on the machine changes less than the time on a clock.
+Limits for `kohort check`, `gate` and `anonymize`, in processor seconds (user and system), which other work on the
+machine changes less than the time on a clock. `growth.py` measures how costs grow.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,78 +115,3 @@ def _write(path: Path, make: Callable[[int, np.random.Generator], pl.DataFrame],
         writer.write_table(piece, row_group_size=250_000)
     if writer is not None:
         writer.close()
-
-
-def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """How costs grow from the last size but one to the last: 1 is in proportion. The start of a process lowers it."""
-    return float(np.log(costs[-1] / costs[-2]) / np.log(sizes[-1] / sizes[-2]))
-
-
-def curves() -> None:
-    """Print how the costs of commands grow, as rows of a table."""
-    print("| what grows | command | sizes | processor seconds | exponent |")
-    print("|---|---|---|---|---:|")
-    with tempfile.TemporaryDirectory() as folder:
-        for what, command, sizes, words in _settings(Path(folder)):
-            costs = [command_cost(*words(size)) for size in sizes]
-            fitted = exponent(sizes, [one.seconds for one in costs])
-            shown = ", ".join(f"{one.seconds:.1f}" for one in costs)
-            listed = ", ".join(f"{size:,}" for size in sizes)
-            print(f"| {what} | {command} | {listed} | {shown} | {fitted:.2f} |", flush=True)
-
-
-Setting = tuple[str, str, Sequence[int], Callable[[int], list[str]]]
-
-
-def _settings(folder: Path) -> list[Setting]:
-    out = str(folder / "out")
-    to_file = ["--out", f"{out}.parquet", "--force"]
-
-    def table(rows: int, make: Callable[[int, np.random.Generator], pl.DataFrame] = adult_rows) -> str:
-        path = folder / f"{make.__name__}-{rows}.parquet"
-        if not path.exists():
-            _write(path, make, rows)
-        return str(path)
-
-    def wide(columns: int) -> list[str]:
-        random = np.random.default_rng(0)
-        frame = pl.DataFrame({f"n{place}": random.integers(0, 60, 20_000) for place in range(columns)})
-        frame.write_parquet(folder / "wide.parquet")
-        names = ",".join(frame.columns)
-        return [
-            "anonymize",
-            str(folder / "wide.parquet"),
-            "--quasi",
-            names,
-            "--k",
-            "10",
-            "--out",
-            f"{out}.parquet",
-            "--force",
-        ]
-
-    def trained(sites: int, rounds: int) -> list[str]:
-        plan = Path(__file__).resolve().parent.parent / "examples" / "fedavg_plain.toml"
-        return ["run", str(plan), "--out", out, "--force", "--set", f"sites.count={sites}", "--set", "sites.split=iid",
-                "--set", f"train.rounds={rounds}"]  # fmt: skip
-
-    quasi, large = ["--quasi", QUASI], (500_000, 1_000_000, 2_000_000)
-    return [
-        ("rows", "check", large, lambda n: ["check", table(n), *quasi, "--sensitive", "income", "--json"]),
-        ("rows, nearly all unique", "check", large, lambda n: [
-            "check", table(n, unique_rows), "--quasi", "c0,c1,c2,c3,c4,c5,place", "--sensitive", "illness", "--json"]),
-        ("rows", "gate", large, lambda n: [
-            "gate", table(n), *quasi, "--rule", "k-anonymity", "--k", "100", "--out-shared", *to_file[1:]]),
-        ("rows", "anonymize", (100_000, 200_000, 400_000), lambda n: [
-            "anonymize", table(n), *quasi, "--sensitive", "income", "--k", "10", *to_file]),
-        ("columns (20,000 rows)", "anonymize", (5, 10, 20, 40), wide),
-        ("sites", "run (fedavg, 20 rounds)", (10, 40, 160), lambda n: trained(n, 20)),
-        ("rounds", "run (fedavg, 10 sites)", (50, 200, 800), lambda n: trained(10, n)),
-    ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    # One thread, as in every benchmark: what is compared is work, not cores.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
-    curves()
