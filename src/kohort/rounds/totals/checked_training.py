@@ -45,7 +45,7 @@ from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, reserve, reserve_step, total_claim
 from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows, rows_of
 from kohort.rounds.summing import SumState, SumTask, open_session, sum_steps, sum_task
 from kohort.rounds.totals.course import ROOM, Course, CourseTasks
 from kohort.rounds.totals.learner import Learner, Setting, Whole, bounded
@@ -307,7 +307,7 @@ class CheckedTraining:
 
     def _own_of_one(self, site: Site, request: Request) -> Release:
         numbers, guarantee, count = self._own_numbers(site, request)
-        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": count})
+        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": reported_rows(site, site.plan.phase(0))})
         return Release(payload=payload, guarantee=guarantee, rows=count)
 
     def _own_of_many(self, sites: Sequence[Site], request: Request) -> Releases:
@@ -315,7 +315,7 @@ class CheckedTraining:
         counts = [count for _, _, count in found]
         return Releases(
             arrays={"numbers": np.stack([numbers for numbers, _, _ in found])},
-            metrics={"rows": np.asarray(counts, dtype=np.int64)},
+            metrics={"rows": np.asarray([reported_rows(site, site.plan.phase(0)) for site in sites], dtype=np.int64)},
             guarantees=[guarantee for _, guarantee, _ in found],
             rows=counts,
         )
