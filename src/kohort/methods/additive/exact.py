@@ -27,7 +27,7 @@ from kohort.models.additive.design import Design
 from kohort.models.additive.gram import MOST_BINS, GramMetric, count_pairs, gram_of, pair_cells, shift_of
 from kohort.models.additive.model import AdditiveModel, means_of
 from kohort.models.additive.moments import PairMoments, most_sums
-from kohort.models.additive.precision import rounded_errors, rounded_values
+from kohort.models.additive.precision import rounded_errors, rounded_mean, rounded_values
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.learner import Memory, Whole, bounded, per_row
@@ -295,7 +295,9 @@ class ExactLearner(AdditiveLearner):
             target[0] /= RESIDUAL_STEPS
         least = self._least
         if self.classes:
-            target = np.where(target < least, 0.0, target)  # a class of few rows is not even told of
+            few = target < least
+            if few.any():  # the number of rows less those of the others would tell how many these are
+                target = np.where(few, 0.0, float(least))
         ends = np.cumsum([column.cells for column in self.columns])[:-1]
         parts = np.split(counts, ends)
         bins = make_bins(self.columns, parts, bins=self.config.bins, least=least)
@@ -331,7 +333,8 @@ class ExactLearner(AdditiveLearner):
     def disclosed(self) -> StateArrays:
         """What follows from the last total, as `tells` of the learner before it lists."""
         if self.number == 1:
-            return {"bins": self.known_bins.flat(), "counts": self.counts, "target": self.target}
+            target = self.target if self.classes else rounded_mean(self.target[0], self.target[1])
+            return {"bins": self.known_bins.flat(), "counts": self.counts, "target": target}
         if self.finished:
             return {"values": self._at.w, "errors": self.errors}
         if self.number == self.config.pair_round:
