@@ -13,8 +13,10 @@ from kohort.errors import IntegrityError
 from kohort.methods.trees.method import METHOD, ForestLearner
 from kohort.models.rows import encode_rows
 from kohort.models.trees.growth import Growth
+from kohort.models.trees.kernel import slopes
 from kohort.models.trees.learner import TreeLearner
 from kohort.models.trees.level import LevelSplits
+from kohort.models.trees.options import SCALE
 from kohort.protocol.wire import decode
 from kohort.rounds.totals.course import Course
 from kohort.rounds.totals.learner import Memory
@@ -157,3 +159,24 @@ def test_children_grow_only_where_a_node_was_split() -> None:
     split = np.full_like(told["level.split"], -1)
     with pytest.raises(IntegrityError, match="do not fit"):
         before.informed({**told, "level.split": split, "level.grows": np.ones_like(told["level.grows"])})
+
+
+def test_counts_of_nodes_follow_from_the_values_of_the_first_step() -> None:
+    """What the page, the contract and SECURITY.md say of them. A change of how values are told changes these, too."""
+    _, after = first_level()
+    forest, growth, rows = after.inner.forest, after.inner.growth, after.inner.rows
+    assert forest is not None
+    assert growth is not None
+    slope, bend = np.empty((1, 2), dtype=np.int64), np.empty((1, 2), dtype=np.int64)
+    slopes(2, np.full((1, 2), forest.base[0]), np.arange(2.0), np.ones(2), slope, bend)
+    (none, one), counts = slope[0].tolist(), np.arange(1, rows + 1)
+    solved = []
+    for value in growth.trees.value[0, :3]:
+        sums = -value * (counts * int(bend[0, 0]) / SCALE + after.inner.options.l2) * SCALE
+        positive = (sums - counts * none) / (one - none)
+        fits = (np.abs(positive - np.rint(positive)) < 1e-7) & (positive > -0.5) & (positive < counts + 0.5)
+        solved.append([(int(counts[place]), round(positive[place])) for place in np.flatnonzero(fits)])
+    assert [len(found) for found in solved] == [1, 1, 1]
+    assert np.asarray(solved[0][0]).tolist() == (np.asarray(solved[1][0]) + np.asarray(solved[2][0])).tolist()
+    held = after.inner.rows_of(encode_rows(_setting(_plan(3)).encoder, TABLE)).held_out
+    assert solved[0][0][0] == rows - int(held.sum())

@@ -138,7 +138,8 @@ def words_of(config: Trees) -> str:
 
 
 TELLS = (
-    "the bins of all columns, which nodes of growing trees split where, the values of their children and which of them "
-    "has fewer rows, and the loss of held-out rows"
+    "the bins of all columns, which nodes of growing trees split where, the values of their children (from those of "
+    "the first step follows how many rows of each class a node has) and which of them has fewer rows, and the loss of "
+    "held-out rows"
 )
 """What sites say of sealed totals, for people."""
