@@ -90,7 +90,7 @@ class ExactLearner(AdditiveLearner):
     def _choice(self) -> PairChoice:
         """The candidates, from bins and values so far."""
         return PairChoice(
-            self.known_bins, self.counts, self._at.w[:-1], self._least, self.config.monotone, self.looked_at
+            self.known_bins, self.counts, self._at.w[:-1], self.least, self.config.monotone, self.looked_at
         )
 
     @cached_property
@@ -293,7 +293,7 @@ class ExactLearner(AdditiveLearner):
         target = total[self.fine :].astype(np.float64)
         if not self.classes:
             target[0] /= RESIDUAL_STEPS
-        least = self._least
+        least = self.least
         if self.classes:
             few = target < least
             if few.any():  # the number of rows less those of the others would tell how many these are
@@ -305,7 +305,7 @@ class ExactLearner(AdditiveLearner):
         return self.informed({"bins": bins.flat(), "counts": np.concatenate(sizes), "target": target})
 
     @property
-    def _least(self) -> int:
+    def least(self) -> int:
         """Fewest persons of a bin, and rows of a class."""
         return max(self.config.min_bin, self.setting.approved.min_cell)
 
@@ -313,7 +313,7 @@ class ExactLearner(AdditiveLearner):
         """Refuse classes of few rows, and fewer rows than two bins need."""
         if self.bins is None:
             return
-        least = self._least
+        least = self.least
         few = int((self.target < least).sum()) if self.classes else 0
         if few:
             raise RefusedError(
@@ -363,7 +363,7 @@ class ExactLearner(AdditiveLearner):
         flat, counts = arrays["pairs"].astype(np.int32), arrays["counts"].astype(np.float64)
         bins = Bins.of_flat(self.columns, self.known_bins.flat(), flat)
         fits = counts.shape == (bins.total - self.known_bins.total,) and self._may_choose(bins)
-        if not fits or ((counts > 0) & (counts < self._least)).any():
+        if not fits or ((counts > 0) & (counts < self.least)).any():
             raise IntegrityError("counts came in that do not fit the pairs of columns")
         return replace(self.unread(), bins=bins, counts=np.concatenate([self.counts, counts]))
 

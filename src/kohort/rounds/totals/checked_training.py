@@ -190,7 +190,9 @@ class CheckedTraining:
         if state.learner is None:
             setting = self._setting(site, seed, members)
             state.round, state.seed, state.members, state.key = 0, seed, members, first_key(setting)
-            state.learner = self._shared(state.key, lambda: self.start(setting))
+            learner = self._shared(state.key, lambda: self.start(setting))
+            _check_least(site, learner)
+            state.learner = learner
         elif seed != state.seed:
             raise IntegrityError("the seed of a training is not the one that this run began with")
         return state
@@ -445,6 +447,16 @@ class CheckedTraining:
 _SEALED: Final = "sealed: sites alone can read the totals, or a hub with a site on its side"
 _TOLD: Final = "read as it is, the same from every site: about all sites together"
 """Who reads sealed totals, and what follows from them."""
+
+
+def _check_least(site: Site, learner: Learner) -> None:
+    """Refuse a plan after whose sealed totals the hub would be told of cells that the site's policy finds too small."""
+    least, wanted = learner.least, site.policy.min_cell
+    if seals_next(site.plan, learner) and least < wanted:
+        raise RefusedError(
+            f"the hub would be told of bins of {least} persons, below the policy's min_cell {wanted}",
+            hint="Raise the plan's policy.min_cell",
+        )
 
 
 class _FirstRows(NamedTuple):
