@@ -24,15 +24,18 @@ from kohort.protocol.enrolment import DESCRIBE, PREPARE
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
+from kohort.protocol.wire import decode
 from kohort.rounds import counting
 from kohort.rounds.counting import SecureCount
 from kohort.rounds.domains import counted as domains
 from kohort.rounds.domains import names as naming
 from kohort.rounds.domains import noisy as noisy_domains
+from kohort.rounds.totals import summed_model
 from kohort.runs import run as run_module
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
 from kohort.tables.domain import Domain
+from kohort.testing import listening
 from kohort.testing.site_servers import DirectCarrier, ServedSites
 from kohort.transport.messages import read_reply, split_messages
 
@@ -316,15 +319,16 @@ def test_a_hub_cannot_leave_out_what_is_frequent_at_a_site(monkeypatch: pytest.M
     assert outcome().model.encoder.domain.columns["ward"].categories == ("south", "other")
 
 
-def noisy_outcome(rows: int = 2000, backend: Any = None) -> Outcome:
+def noisy_outcome(rows: int = 2000, backend: Any = None, method: dict[str, Any] | None = None) -> Outcome:
     """A run under a budget over a table whose domains nobody declared."""
+    budget = {"dp": {"epsilon": 4.0, "delta": 1e-5}}
+    network = {"train": {"rounds": 1, "lr": 0.1, "batch": 0, "optimizer": "sgd"}, "model": {"kind": "logistic"}}
     plan = load_plan(
         {
             "data": {"table": "memory", "target": "y", "features": ["age", "ward"], "test": 0},
             "sites": {"split": "files"},
-            "train": {"rounds": 1, "lr": 0.1, "batch": 0},
-            "model": {"kind": "logistic"},
-            "method": {"name": "fedavg", "dp": {"epsilon": 4.0, "delta": 1e-5}},
+            **(network if method is None or method["name"] == "fedavg" else {}),
+            "method": {**(method or {"name": "fedavg"}), **budget},
             "policy": {"min_rows": 1},
         }
     )
@@ -332,6 +336,8 @@ def noisy_outcome(rows: int = 2000, backend: Any = None) -> Outcome:
         y=pl.when(pl.int_range(pl.len()) % 500 == 0).then(pl.lit("rare")).otherwise("y")
     )
     tables = {f"s{part}": frame.gather_every(3, part) for part in range(3)}
+    if method is not None:
+        return run(plan, seed=2, tables=tables)
     return run(plan, seed=2, backend=ServedSites(tables=tables) if backend is None else backend(tables))
 
 
@@ -392,3 +398,46 @@ def test_a_chosen_domain_shows_no_count_of_rows_outside(monkeypatch: pytest.Monk
         said[adds] = {(site, to, rows) for site, to, rows in seen if rows}
     assert said[True] == said[False]
     assert said[True]
+
+
+def counts_said(monkeypatch: pytest.MonkeyPatch, method: dict[str, Any], *, adds: bool) -> set[tuple[str, int]]:
+    """Every row count in an answer about rows, and in an opened total of updates."""
+    seen: set[tuple[str, int]] = set()
+    honest = summed_model._decoded
+
+    def decoded(*parts: Any) -> Any:
+        found = honest(*parts)
+        seen.add(("total", found[1]))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(summed_model, "_decoded", decoded)
+        if adds:
+            lie_under_a_budget(patched, "y", categories=("no", "rare", "yes"))
+        with listening() as heard:
+            noisy_outcome(method=method)
+    for site, _, _, data in heard.replies:
+        rows = decode(data).metrics.get("rows")
+        seen |= {(site, int(rows))} if rows is not None else set()
+    return seen
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedavg"},
+        {"name": "fedavg", "secure": {"sum": "masks"}},
+        {"name": "additive", "rounds": 3, "secure": {"sum": "none"}},
+    ],
+    ids=["fedavg", "masks", "additive in clear"],
+)
+def test_under_a_budget_no_message_counts_the_rows_within_a_chosen_domain(
+    method: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub adds a rare class to the domain or leaves it out; how many rows each site has of it is no noisy release."""
+    adds, leaves_out = (counts_said(monkeypatch, method, adds=adds) for adds in (True, False))
+    assert adds == leaves_out
+    assert {rows for site, rows in adds if site != "total"} == {666, 667}
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(enrolment, "_hides_rows", lambda _: False)
+        assert counts_said(monkeypatch, method, adds=False) != adds

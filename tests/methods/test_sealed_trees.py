@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.methods.test_trees import TABLE, _bytes, _plan, _run, _setting
+from tests.methods.test_trees import DECLARED, TABLE, _bytes, _plan, _run, _setting
 
 from kohort.crypto.sums.checked import from_residues
-from kohort.errors import IntegrityError
+from kohort.errors import IntegrityError, KohortError
 from kohort.methods.trees.method import METHOD, ForestLearner
 from kohort.models.rows import encode_rows
 from kohort.models.trees.growth import Growth
+from kohort.models.trees.kernel import slopes
 from kohort.models.trees.learner import TreeLearner
 from kohort.models.trees.level import LevelSplits
+from kohort.models.trees.options import SCALE
 from kohort.protocol.wire import decode
+from kohort.rounds.totals import checked_training
+from kohort.rounds.totals.checked_training import CheckedTraining
 from kohort.rounds.totals.course import Course
 from kohort.rounds.totals.learner import Memory
+from kohort.runs.config import load_plan
 from kohort.testing import listening
 
 BINS = {"history", "bins.codes", "bins.cells", "bins.sizes", "bins.missing", "bins.ordered", "bins.rank", "bins.other",
@@ -157,3 +164,75 @@ def test_children_grow_only_where_a_node_was_split() -> None:
     split = np.full_like(told["level.split"], -1)
     with pytest.raises(IntegrityError, match="do not fit"):
         before.informed({**told, "level.split": split, "level.grows": np.ones_like(told["level.grows"])})
+
+
+def test_counts_of_nodes_follow_from_the_values_of_the_first_step() -> None:
+    """What the page, the contract and SECURITY.md say of them. A change of how values are told changes these, too."""
+    _, after = first_level()
+    forest, growth, rows = after.inner.forest, after.inner.growth, after.inner.rows
+    assert forest is not None
+    assert growth is not None
+    slope, bend = np.empty((1, 2), dtype=np.int64), np.empty((1, 2), dtype=np.int64)
+    slopes(2, np.full((1, 2), forest.base[0]), np.arange(2.0), np.ones(2), slope, bend)
+    (none, one), counts = slope[0].tolist(), np.arange(1, rows + 1)
+    solved = []
+    for value in growth.trees.value[0, :3]:
+        sums = -value * (counts * int(bend[0, 0]) / SCALE + after.inner.options.l2) * SCALE
+        positive = (sums - counts * none) / (one - none)
+        fits = (np.abs(positive - np.rint(positive)) < 1e-7) & (positive > -0.5) & (positive < counts + 0.5)
+        solved.append([(int(counts[place]), round(positive[place])) for place in np.flatnonzero(fits)])
+    assert [len(found) for found in solved] == [1, 1, 1]
+    assert np.asarray(solved[0][0]).tolist() == (np.asarray(solved[1][0]) + np.asarray(solved[2][0])).tolist()
+    held = after.inner.rows_of(encode_rows(_setting(_plan(3)).encoder, TABLE)).held_out
+    assert solved[0][0][0] == rows - int(held.sum())
+
+
+@pytest.mark.parametrize("name", ["trees", "additive"])
+def test_a_hub_is_told_of_no_bin_or_leaf_below_the_policy_of_a_site(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan may ask for less than a site's own policy: the site gives nothing, as with domains that are counted."""
+    smallest = {"trees": {"min_leaf": 1}, "additive": {"min_bin": 1, "rounds": 3, "pairs": 0}}[name]
+    method = {"name": name, "secure": {"sum": "masks"}, **smallest}
+    data = {"table": "in-memory table", "target": "outcome", "features": "rest", "test": 0.25, **DECLARED}
+
+    def told(least: int) -> int:
+        """Replies about sealed totals, where the plan's policy asks for so many."""
+        made = load_plan(
+            {
+                "data": data,
+                "sites": {"count": 3},
+                "method": method | ({"steps": 1, "depth": 2, "trees": 1} if name == "trees" else {}),
+                "policy": {"min_rows": 1, "min_cell": least},
+            }
+        )
+        with listening() as heard, suppress(KohortError):
+            _run(made)
+        return sum(task == f"{name}.disclose" for _, task, _, _ in heard.replies)
+
+    honest = CheckedTraining._begin
+
+    def strict(self: CheckedTraining, site: Any, *about: Any) -> Any:
+        site.policy = replace(site.policy, min_cell=10)
+        return honest(self, site, *about)
+
+    monkeypatch.setattr(CheckedTraining, "_begin", strict)
+    assert told(9) == 0
+    assert told(10) > 0
+    monkeypatch.setattr(checked_training, "_check_least", lambda *_: None)
+    assert told(9) > 0
+
+
+def test_leaves_hold_as_many_rows_as_the_policy_asks_for() -> None:
+    def smallest(least: int) -> int:
+        setting = _setting(_plan(3, method={"min_leaf": 1}, policy={"min_cell": least}))
+        learner, rows = ForestLearner.start(setting), encode_rows(setting.encoder, TABLE)
+        memory = Memory()
+        for _ in range(3):
+            learner = learner.after(learner.contribution(rows, memory), 3)
+        part = learner.inner.rows_of(rows)
+        learner.inner.contribution(rows, part)
+        assert part.nodes is not None
+        counts = np.concatenate([np.bincount(nodes[nodes >= 0]) for nodes in part.nodes])
+        return int(counts[counts > 0].min())
+
+    assert smallest(40) >= 40
+    assert smallest(1) < 40

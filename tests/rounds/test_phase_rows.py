@@ -26,7 +26,7 @@ def site(person: pl.Series | None) -> Any:
         training_rows=rows,
         count=count,
         streams=Streams.seeded(4),
-        table=SimpleNamespace(low=None),
+        table=SimpleNamespace(low=None, count=count),
         state=SiteStates().get,
     )
 

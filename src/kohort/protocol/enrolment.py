@@ -94,6 +94,8 @@ class DomainState(TaskState):
     """The domain that it enrolled with."""
     rows: int | None = None
     """Its rows when it enrolled."""
+    whole: SiteTable | None = None
+    """Under a budget and with domains that are not declared: its table then, with the rows that take no part."""
 
 
 def rows_to_say(site: Site, rows: int) -> int:
@@ -110,8 +112,12 @@ def rows_to_say(site: Site, rows: int) -> int:
         Under a budget and with domains that are not declared, the rows that the site enrolled with; else `rows`.
     """
     enrolled = site.state(DomainState).rows
-    hidden = site.plan.has_budget and bool(undeclared_columns(site.plan.schema))
-    return enrolled if rows and enrolled is not None and hidden else rows
+    return enrolled if rows and enrolled is not None and _hides_rows(site.plan) else rows
+
+
+def _hides_rows(approved: ApprovedPlan) -> bool:
+    """Whether nobody may see how many rows lie within the domain."""
+    return approved.has_budget and bool(undeclared_columns(approved.schema))
 
 
 def _describe(site: Site, request: Request) -> Release:
@@ -242,7 +248,10 @@ def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
     for site in sites:
         if hidden and approved.has_budget:
             _check_named(site, domain)
-        _check_domain(site.state(DomainState), domain, hidden=hidden and not approved.has_budget)
+        state = site.state(DomainState)
+        _check_domain(state, domain, hidden=hidden and not approved.has_budget)
+        if _hides_rows(approved) and state.whole is None:
+            state.whole = site.table
     encoder = encoder_for(approved, domain)
     network = approved.model.network(encoder)
     for site in sites:

@@ -29,7 +29,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import total_claim
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows
 from kohort.rounds.phase_training import phase_rounds, train_phase
 from kohort.rounds.sealed_messages import (
     KEYS,
@@ -140,7 +140,7 @@ def _current(site: Site, request: Request, number: int) -> tuple[FloatArray, tup
     if own is None:
         raise SiteError(f"site {site.name!r} has no model of its own yet")
     phase = site.plan.phase(number)
-    return _averaged(own, rows_of(site, phase).count, _models(site, request, members)), members
+    return _averaged(own, reported_rows(site, phase), _models(site, request, members)), members
 
 
 def _first_weights(site: Site, request: Request, number: int) -> FloatArray:
@@ -167,7 +167,7 @@ def _exchange(site: Site, request: Request) -> Release:
     start, members = _current(site, request, number)
     phase = site.plan.phase(number)
     trained = train_phase([site], request, number, start)
-    weights, rows = trained.weights[0], trained.counts[0]
+    weights, rows = trained.weights[0], trained.reported[0]
     site.state(TrainingState).model = weights
     message = _COUNT.pack(rows) + weights.tobytes()
     to = neighbours(phase.topology, members, site.name)

@@ -10,19 +10,22 @@ import numpy as np
 
 from kohort.errors import SiteError
 from kohort.models.rows import Rows, StackedRows, stack
+from kohort.protocol.enrolment import DomainState
 from kohort.protocol.plan.phases import RowPart, TrainingPhase
-from kohort.protocol.site import Site
+from kohort.protocol.site import Site, SiteTable
 from kohort.protocol.state import TaskState
 from kohort.tables.persons import persons_of
 
-__all__ = ["first_of_each_person", "rows_of", "stacked_rows"]
+__all__ = ["first_of_each_person", "reported_rows", "rows_of", "stacked_rows"]
 
 
 @dataclass
 class PhaseRowsState(TaskState):
-    """Cache: the rows each phase trains on or judges with, and those of several sites stacked."""
+    """Cache: the rows each phase trains on or judges with, what messages say of their number, and those of
+    several sites stacked."""
 
     parts: dict[str, Rows] = field(default_factory=dict)
+    reported: dict[tuple[str, float, bool], int] = field(default_factory=dict)
     stack: tuple[list[Rows], StackedRows] | None = None
     """Kept by the first of the sites that train together."""
 
@@ -34,6 +37,34 @@ def rows_of(site: Site, phase: TrainingPhase, *, held_out: bool = False) -> Rows
     if place not in parts:
         parts[place] = _cut(site, phase, held_out=held_out)
     return parts[place]
+
+
+def reported_rows(site: Site, phase: TrainingPhase) -> int:
+    """How many rows, or persons, a message may say that a phase trains on.
+
+    Under a budget and with domains that are not declared, rows outside the domain are among them: a hub may have chosen
+    the domain, and how many rows have a value would leave the site without noise.
+
+    Args:
+        site: The site.
+        phase: The phase.
+
+    Returns:
+        The number of `rows_of`, or what it would be if all rows took part.
+    """
+    whole, trained, known = (
+        site.state(DomainState).whole,
+        rows_of(site, phase).count,
+        site.state(PhaseRowsState).reported,
+    )
+    if whole is None or not trained:
+        return trained
+    place = (phase.rows, phase.held_out, _per_person(phase))
+    if place not in known:
+        begin, end = _span(site.name, whole, phase.rows)
+        units = int(_first_in(site, whole)[begin:end].sum()) if _per_person(phase) else end - begin
+        known[place] = round(units * (1 - phase.held_out))
+    return known[place]
 
 
 def stacked_rows(sites: Sequence[Site], phase: TrainingPhase) -> StackedRows:
@@ -54,7 +85,7 @@ def _cut(site: Site, phase: TrainingPhase, *, held_out: bool) -> Rows:
     every = site.training_rows
     if every is None:
         raise SiteError(f"site {site.name!r} was asked to train before it had rows to train on")
-    begin, end = _span(site, phase.rows)
+    begin, end = _span(site.name, site.table, phase.rows)
     if not phase.held_out and not _per_person(phase):
         return every.part(begin, end)
     chosen = np.arange(begin, end)
@@ -75,16 +106,16 @@ def _aside(site: Site, phase: TrainingPhase, rows: Rows) -> np.ndarray[tuple[int
     return (generator.random(int(persons.max()) + 1) < phase.held_out)[persons]
 
 
-def _span(site: Site, part: RowPart) -> tuple[int, int]:
-    low = site.table.low
+def _span(name: str, table: SiteTable, part: RowPart) -> tuple[int, int]:
+    low = table.low
     if part == "all":
-        return 0, site.count
+        return 0, table.count
     if low is None:
         raise SiteError(
-            f"site {site.name!r} does not know which of its rows carry a low risk",
+            f"site {name!r} does not know which of its rows carry a low risk",
             hint='Set low_risk in [sites], or in each site.toml, or rows = "all" in the phase',
         )
-    return (0, low) if part == "low" else (low, site.count)
+    return (0, low) if part == "low" else (low, table.count)
 
 
 def first_of_each_person(site: Site) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -99,12 +130,16 @@ def first_of_each_person(site: Site) -> np.ndarray[tuple[int], np.dtype[np.bool_
     Raises:
         SiteError: No column tells persons apart.
     """
+    return _first_in(site, site.table)
+
+
+def _first_in(site: Site, table: SiteTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     identifiers = site.schema.identifiers
     if not identifiers:
         raise SiteError(
             f'site {site.name!r} has no column that tells persons apart, which unit = "person" needs',
             hint="Name it in data.identifiers",
         )
-    column = site.table.rows()[identifiers[0]]
+    column = table.rows()[identifiers[0]]
     first: np.ndarray[tuple[int], np.dtype[np.bool_]] = column.is_first_distinct().to_numpy()
     return first

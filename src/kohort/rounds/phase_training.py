@@ -27,7 +27,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, total_claim
-from kohort.rounds.phase_rows import rows_of, stacked_rows
+from kohort.rounds.phase_rows import reported_rows, rows_of, stacked_rows
 from kohort.rounds.private_defaults import lowered_rate
 from kohort.rounds.training import TrainingState, keep_optimizer_state, optimizer_state
 
@@ -40,6 +40,8 @@ class Trained:
 
     weights: FloatArray
     counts: list[int]
+    reported: list[int]
+    """Row counts for messages; see `reported_rows`."""
     guarantees: list[Guarantee]
 
 
@@ -65,14 +67,15 @@ def train_phase(sites: Sequence[Site], request: Request, number: int, start: Flo
     counts = [rows_of(site, phase).count for site in sites]
     if min(counts) == 0:
         raise SiteError("a site has no rows for this phase")
+    reported = [reported_rows(site, phase) for site in sites]
     if phase.dp is None or phase.dp.mechanism == "hub":
         weights = _plain(sites, request, phase, start)
         if phase.dp is not None:
             weights = _clipped(weights, start, phase.dp.clip)
         guarantees: list[Guarantee] = [site.aggregate(count) for site, count in zip(sites, counts, strict=True)]
-        return Trained(weights, counts, guarantees)
+        return Trained(weights, counts, reported, guarantees)
     weights = _with_noise(sites, request, phase, phase.dp, number, start)
-    return Trained(weights, counts, [claim_of(site) for site in sites])
+    return Trained(weights, counts, reported, [claim_of(site) for site in sites])
 
 
 def _phase_of(sites: Sequence[Site], request: Request, number: int) -> TrainingPhase:
@@ -318,7 +321,7 @@ def _start(sites: Sequence[Site], request: Request) -> FloatArray:
 
 def _one(site: Site, request: Request) -> Release:
     trained = train_phase([site], request, int(request.payload.metrics["phase"]), _start([site], request))
-    payload = Payload(arrays={"weights": trained.weights[0]}, metrics={"rows": trained.counts[0]})
+    payload = Payload(arrays={"weights": trained.weights[0]}, metrics={"rows": trained.reported[0]})
     return Release(payload=payload, guarantee=trained.guarantees[0], rows=trained.counts[0])
 
 
@@ -327,7 +330,7 @@ def _many(sites: Sequence[Site], request: Request) -> Releases | None:
     if any(dp.quantile is not None or dp.lower_rate for dp in budgets):
         return None  # each site has a clipping bound, or a rate, of its own
     trained = train_phase(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
-    metrics: dict[str, Any] = {"rows": np.asarray(trained.counts, dtype=np.int64)}
+    metrics: dict[str, Any] = {"rows": np.asarray(trained.reported, dtype=np.int64)}
     return Releases(
         arrays={"weights": trained.weights}, metrics=metrics, guarantees=trained.guarantees, rows=trained.counts
     )

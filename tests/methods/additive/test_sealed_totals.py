@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.methods.additive.test_pairs import fitted, plan, setting, tables
 from tests.runs.auditing.test_on_linked import people
 
 from kohort.crypto.sums.checked import from_residues
+from kohort.errors import RefusedError
 from kohort.evaluate.attacks.linked_totals import LinkedSums, counts_by_chance, counts_that_follow
 from kohort.methods.additive import exact
 from kohort.methods.additive.learner import RESIDUAL_STEPS
 from kohort.methods.additive.method import METHOD, disclosing_rounds
 from kohort.models.additive.model import AdditiveModel, means_of
+from kohort.models.additive.precision import rounded_mean
 from kohort.protocol.wire import decode
 from kohort.rounds.totals.checked_training import CheckedTraining
 from kohort.rounds.totals.course import Course
@@ -147,3 +151,45 @@ def test_a_site_that_tells_another_model_is_outvoted(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(CheckedTraining, "_tell", lying)
     assert run(plan(rounds=3), seed=5, tables=tables()).model.weights.tobytes() == usual.weights.tobytes()
+
+
+def heard_of_the_target(table: pl.DataFrame, **data: Any) -> np.ndarray:
+    """What sites tell the hub of the target after the first total."""
+    made = load_plan(
+        {
+            "data": {"table": "memory", "target": "y", "features": ["x"], "bounds": {"x": [0, 1]}, "test": 0.0, **data},
+            "sites": {"count": 3},
+            "policy": {"min_cell": 1, "min_rows": 1},
+            "method": {"name": "additive", "rounds": 3, "min_bin": 20},
+        }
+    )
+    with listening() as heard, suppress(RefusedError):
+        run(made, seed=0, tables={"": table})
+    told = [
+        decode(data).arrays for _, task, number, data in heard.replies if task == "additive.disclose" and not number
+    ]
+    assert len(told) == 3
+    return np.asarray(told[0]["target"])
+
+
+def test_a_rare_class_does_not_follow_from_the_rows_of_the_others() -> None:
+    """The number of all rows is public, so one class less is one equation too many."""
+    told = []
+    for rare in (2, 3):
+        y = ["rare"] * rare + ["some"] * 100 + ["most"] * (300 - rare)
+        table = pl.DataFrame({"x": np.random.default_rng(0).random(400), "y": y})
+        told.append(heard_of_the_target(table, categories={"y": ["most", "rare", "some"]}))
+    assert told[0].tolist() == told[1].tolist() == [20, 0, 20]
+
+
+def test_the_hub_is_not_told_the_sum_of_a_number() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.random((2, 400))
+    told = [
+        heard_of_the_target(pl.DataFrame({"x": x, "y": values}), bounds={"x": [0, 1], "y": [0, 1]})
+        for values in (y, np.append(y[:-1], y[-1] - 0.3))
+    ]
+    assert told[0].tolist() == told[1].tolist()
+    assert told[0][0] == pytest.approx(y.sum(), rel=0.02)
+    assert told[0][0] != pytest.approx(y.sum(), rel=1e-6)
+    assert rounded_mean(0.0, 0.0).tolist() == [0.0, 0.0]

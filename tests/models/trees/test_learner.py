@@ -261,6 +261,26 @@ def test_many_categories_share_codes_beyond_what_one_byte_tells() -> None:
     assert len(np.unique(bins.code_of[0])) == 255
 
 
+def test_bins_do_not_tell_of_a_category_that_few_rows_have() -> None:
+    """Neither that somebody has it, nor which target: the hub is told the bins, and they are in the model."""
+    frame = pl.DataFrame({"kind": ["a"] * 200 + ["b"] * 200, "y": ["n", "p"] * 150 + ["n"] * 100})
+    schema = Schema.of(target="y", features=("kind",), categories={"kind": ("a", "b", "rare"), "y": ("n", "p")})
+    encoder = Encoder(schema, learn_domain(frame, schema), "label")
+    columns, told = tree_columns(encoder), set()
+    for rare in (0, 1, 19):
+        for target in (0, 1 << 20):
+            rows = encode_rows(encoder, pl.concat([frame, pl.DataFrame({"kind": ["rare"] * rare, "y": ["n"] * rare})]))
+            targets = np.where(
+                rows.x[:, 0] > 0.9, target, (np.arange(rows.count) % 2 << 20) * (np.arange(rows.count) < 300)
+            )
+            total = count_cells(columns, rows.x, targets[None].astype(np.int64))
+            total[1] = 150 << 20  # means of all rows are not what this is about
+            total[0] = 400
+            bins = Bins.learned(columns, total, outputs=1, least=20)
+            told.add(b"".join(array.tobytes() for array in bins.arrays().values()))
+    assert len(told) == 1
+
+
 def test_rare_categories_share_one_code_and_heavy_cells_stay_alone() -> None:
     frame = pl.DataFrame(
         {

@@ -113,8 +113,8 @@ def test_an_unseen_category_is_read_as_other_where_that_is_declared_and_refused_
 def test_an_unseen_category_is_a_rare_one_or_goes_with_the_larger_part(encoding: Any) -> None:
     frame = pl.DataFrame(
         {
-            "ward": ["a"] * 60 + ["b"] * 30 + ["c"] * 30 + ["d"] * 4,
-            "ill": ["no"] * 60 + ["yes"] * 30 + ["no"] * 30 + ["yes"] * 4,
+            "ward": ["a"] * 60 + ["b"] * 30 + ["c"] * 30 + ["d"] * 4 + ["e"] * 4,
+            "ill": ["no"] * 60 + ["yes"] * 30 + ["no"] * 30 + ["yes"] * 8,
         }
     )
     options = replace(OPTIONS, holdout=0.0, columns=1.0, min_leaf=3, l2=1.0)
@@ -127,10 +127,13 @@ def test_an_unseen_category_is_a_rare_one_or_goes_with_the_larger_part(encoding:
         with pytest.warns(UserWarning, match="ward") if ward == "never" else nullcontext():
             return float(model.predict_proba(pl.DataFrame({"ward": [ward]}))[0, 1])
 
-    # Four rows of "d" are too few for a code of their own at least = 5: they stand for all that is rare.
+    # Four rows of "d" are too few for a code of their own at least = 5; with those of "e" they stand for what is rare.
     assert chance_of(frame, 5, "never") == chance_of(frame, 5, "d")
+    # Alone they are too few for that, too.
+    few = frame.filter(pl.col("ward") != "e")
+    assert chance_of(few, 5, "never") == chance_of(few, 5, "a")
     # With no rare category, the middle code would be "b"; an unseen one follows the larger part of every split.
-    common = frame.filter(pl.col("ward") != "d")
+    common = frame.filter(~pl.col("ward").is_in(["d", "e"]))
     assert chance_of(common, 5, "never") == chance_of(common, 5, "a")
     assert chance_of(common, 5, "b") > 0.5 > chance_of(common, 5, "never")
 

@@ -135,6 +135,29 @@ def test_a_refusal_is_not_held() -> None:
     carried(test)
 
 
+def test_what_the_superlink_refused_is_no_news() -> None:
+    """Anybody may send such a request; only what was taken makes the hub look for those it holds."""
+
+    async def test() -> None:
+        superlink = SuperLink()
+        app = LongPolling(superlink)
+        held = asyncio.ensure_future(Caller(app, RUNTIME, "0.5").call())
+        await asyncio.sleep(0.1)
+        superlink.status = 401
+        refused = Caller(app, "/v1/fleet/push-object", None)
+        await refused.call()
+        superlink.status = 200
+        await held
+        assert (refused.came[0]["status"], superlink.looks) == (401, 2)  # at first, and when the time was over
+        again = asyncio.ensure_future(Caller(app, RUNTIME, "0.5").call())
+        await asyncio.sleep(0.1)
+        await Caller(app, "/v1/fleet/push-object", None).call()
+        await again
+        assert superlink.looks == 5
+
+    carried(test)
+
+
 def test_no_message_is_given_to_who_is_gone() -> None:
     async def test() -> None:
         superlink = SuperLink()

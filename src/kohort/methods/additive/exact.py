@@ -27,7 +27,7 @@ from kohort.models.additive.design import Design
 from kohort.models.additive.gram import MOST_BINS, GramMetric, count_pairs, gram_of, pair_cells, shift_of
 from kohort.models.additive.model import AdditiveModel, means_of
 from kohort.models.additive.moments import PairMoments, most_sums
-from kohort.models.additive.precision import rounded_errors, rounded_values
+from kohort.models.additive.precision import rounded_errors, rounded_mean, rounded_values
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.learner import Memory, Whole, bounded, per_row
@@ -90,7 +90,7 @@ class ExactLearner(AdditiveLearner):
     def _choice(self) -> PairChoice:
         """The candidates, from bins and values so far."""
         return PairChoice(
-            self.known_bins, self.counts, self._at.w[:-1], self._least, self.config.monotone, self.looked_at
+            self.known_bins, self.counts, self._at.w[:-1], self.least, self.config.monotone, self.looked_at
         )
 
     @cached_property
@@ -293,9 +293,11 @@ class ExactLearner(AdditiveLearner):
         target = total[self.fine :].astype(np.float64)
         if not self.classes:
             target[0] /= RESIDUAL_STEPS
-        least = self._least
+        least = self.least
         if self.classes:
-            target = np.where(target < least, 0.0, target)  # a class of few rows is not even told of
+            few = target < least
+            if few.any():  # the number of rows less those of the others would tell how many these are
+                target = np.where(few, 0.0, float(least))
         ends = np.cumsum([column.cells for column in self.columns])[:-1]
         parts = np.split(counts, ends)
         bins = make_bins(self.columns, parts, bins=self.config.bins, least=least)
@@ -303,7 +305,7 @@ class ExactLearner(AdditiveLearner):
         return self.informed({"bins": bins.flat(), "counts": np.concatenate(sizes), "target": target})
 
     @property
-    def _least(self) -> int:
+    def least(self) -> int:
         """Fewest persons of a bin, and rows of a class."""
         return max(self.config.min_bin, self.setting.approved.min_cell)
 
@@ -311,7 +313,7 @@ class ExactLearner(AdditiveLearner):
         """Refuse classes of few rows, and fewer rows than two bins need."""
         if self.bins is None:
             return
-        least = self._least
+        least = self.least
         few = int((self.target < least).sum()) if self.classes else 0
         if few:
             raise RefusedError(
@@ -331,7 +333,8 @@ class ExactLearner(AdditiveLearner):
     def disclosed(self) -> StateArrays:
         """What follows from the last total, as `tells` of the learner before it lists."""
         if self.number == 1:
-            return {"bins": self.known_bins.flat(), "counts": self.counts, "target": self.target}
+            target = self.target if self.classes else rounded_mean(self.target[0], self.target[1])
+            return {"bins": self.known_bins.flat(), "counts": self.counts, "target": target}
         if self.finished:
             return {"values": self._at.w, "errors": self.errors}
         if self.number == self.config.pair_round:
@@ -360,7 +363,7 @@ class ExactLearner(AdditiveLearner):
         flat, counts = arrays["pairs"].astype(np.int32), arrays["counts"].astype(np.float64)
         bins = Bins.of_flat(self.columns, self.known_bins.flat(), flat)
         fits = counts.shape == (bins.total - self.known_bins.total,) and self._may_choose(bins)
-        if not fits or ((counts > 0) & (counts < self._least)).any():
+        if not fits or ((counts > 0) & (counts < self.least)).any():
             raise IntegrityError("counts came in that do not fit the pairs of columns")
         return replace(self.unread(), bins=bins, counts=np.concatenate([self.counts, counts]))
 

@@ -149,6 +149,7 @@ def _words(approved: ApprovedPlan) -> str:
 
 TELLS = (
     "the bins of all columns, and of pairs where the plan has some, and how many persons of all sites each holds; "
+    "how many rows each class has, or the mean of a number to a quarter of its largest standard error; "
     "at the end the model, its values to a quarter of their standard errors"
 )
 """What sites say of sealed totals, for people."""

@@ -20,7 +20,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, spends
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows, rows_of
 from kohort.rounds.training import TrainingState
 
 __all__ = ["JUDGE", "REVEAL", "prefers_later", "revealed"]
@@ -34,7 +34,8 @@ def _reveal(site: Site, request: Request) -> Release:
     phase = site.plan.phase(int(request.payload.metrics["phase"]))
     rows = rows_of(site, phase).count
     claim = site.aggregate(rows) if spends(phase) is None else claim_of(site)
-    return Release(payload=Payload(arrays={"weights": model}, metrics={"rows": rows}), guarantee=claim, rows=rows)
+    payload = Payload(arrays={"weights": model}, metrics={"rows": reported_rows(site, phase)})
+    return Release(payload=payload, guarantee=claim, rows=rows)
 
 
 REVEAL = Task(name="peers.reveal", one=_reveal)

@@ -49,7 +49,8 @@ class Trees:
     l2: Annotated[float, Ge(0)] = 5.0
     """Added to the curvature of a node: larger values give smaller steps and fewer splits."""
     min_leaf: Annotated[int, Ge(1)] = 20
-    """Fewest rows of a leaf, of a bin, and of a category that is told from others."""
+    """Fewest rows of a leaf, of a bin, and of a category that is told from others. A larger `policy.min_cell` holds
+    instead."""
     holdout: Annotated[float, Ge(0), Lt(0.9)] = 0.1
     """Share of the rows that no tree is fitted to; their loss decides how many steps are kept. 0 keeps all steps. Steps
     of 0.05: two plans whose shares are close to each other would show the few rows between."""
@@ -138,7 +139,8 @@ def words_of(config: Trees) -> str:
 
 
 TELLS = (
-    "the bins of all columns, which nodes of growing trees split where, the values of their children and which of them "
-    "has fewer rows, and the loss of held-out rows"
+    "the bins of all columns, which nodes of growing trees split where, the values of their children (from those of "
+    "the first step follows how many rows of each class a node has) and which of them has fewer rows, and the loss of "
+    "held-out rows"
 )
 """What sites say of sealed totals, for people."""

@@ -81,7 +81,9 @@ class ForestLearner(Learner):
                 "method.min_cell counts rows, and the rows of this plan are about persons who may have several",
                 hint="Use the method additive, which counts persons, or drop method.min_cell",
             )
-        options = replace(options_of(config, len(encoder.classes or ())), soft=setting.units > 1)
+        options = options_of(config, len(encoder.classes or ()))
+        least = max(options.min_leaf, setting.approved.min_cell)
+        options = replace(options, min_leaf=least, soft=setting.units > 1)
         return cls(TreeLearner(encoder, options, setting.seed))
 
     @property
@@ -98,6 +100,11 @@ class ForestLearner(Learner):
     def sealed(self) -> bool:
         """Whether the hub must not read the next total; its cells may hold few persons."""
         return self.inner.sealed
+
+    @property
+    def least(self) -> int:
+        """Fewest rows of a leaf and of a bin."""
+        return self.inner.options.min_leaf
 
     @property
     def tells(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:

@@ -9,12 +9,13 @@ steps per doubling.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import floor, log2, sqrt
 
 import numpy as np
 
 from kohort.models.additive.bins import Floats
 
-__all__ = ["rounded_errors", "rounded_values"]
+__all__ = ["rounded_errors", "rounded_mean", "rounded_values"]
 
 SHARE = 0.25
 """The largest step, in standard errors."""
@@ -36,6 +37,22 @@ def rounded_values(w: Floats, errors: Floats, alike: Iterable[slice] = ()) -> Fl
     for part in alike:
         steps[part] = steps[part].min(axis=0)
     return np.asarray(np.rint(w / steps) * steps)
+
+
+def rounded_mean(total: float, rows: float) -> Floats:
+    """The sum of a target from 0 to 1, and its rows, by a mean without the digits of a single row.
+
+    Args:
+        total: The sum.
+        rows: How many rows it is over.
+
+    Returns:
+        The sum that the rounded mean gives, and the rows. Its step is a quarter of the largest standard error that the
+        mean of so many rows can have, at most; a row moves the mean by less, from 256 rows on.
+    """
+    most = max(rows, 1.0)
+    step = 2.0 ** floor(log2(SHARE * 0.5 / sqrt(most)))
+    return np.asarray([round(total / most / step) * step * most, rows])
 
 
 def rounded_errors(errors: Floats) -> Floats:

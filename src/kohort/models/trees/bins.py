@@ -44,7 +44,8 @@ class Bins:
     rank: NDArray[np.uint8]
     """[outputs, columns, 256]: the place of every code; `ABSENT` of a missing number."""
     other: NDArray[np.uint8]
-    """For each column, the code of a category that nobody had: that of rare ones, or `ABSENT` where none is rare."""
+    """For each column, the code of a category that nobody had: that of rare ones, or `ABSENT` where none or few rows
+    are rare."""
 
     def codes(self, columns: Sequence[TreeColumn], x: NDArray[Any]) -> Codes:
         """The codes of encoded rows, [rows, columns].
@@ -150,7 +151,7 @@ class Bins:
                 at += column.cells * outputs
                 found, size, rare = _grouped(counts, least)
                 other[place] = rare
-                rank[:, place, :size] = _order(found, size, counts, targets / SCALE, means)
+                rank[:, place, :size] = _order(found, size, counts, targets / SCALE, means, least)
             elif column.kind == "flag":
                 found, size = np.arange(2, dtype=np.uint8), 2
             else:
@@ -231,7 +232,8 @@ def _grouped(counts: NDArray[np.int64], least: int) -> tuple[NDArray[np.uint8], 
     some_rare = len(common) < len(counts)
     found = np.full(len(counts), len(common), dtype=np.uint8)
     found[common] = np.arange(len(common), dtype=np.uint8)
-    known = bool(some_rare and counts[found == len(common)].sum() > 0)  # a code that no row had says nothing
+    # A code that no row had says nothing; nor may one say whether few rows had it.
+    known = bool(some_rare and counts[found == len(common)].sum() >= least)
     return found, len(common) + some_rare, len(common) if known else ABSENT
 
 
@@ -241,12 +243,15 @@ def _order(
     counts: NDArray[np.int64],
     targets: NDArray[np.float64],
     means: NDArray[np.float64],
+    least: int,
 ) -> NDArray[np.uint8]:
-    """The place of every code by the mean target of its rows, for each output."""
+    """The place of every code by the mean target of its rows, for each output; of few rows, by that of all rows."""
     out = np.empty((len(means), size), dtype=np.uint8)
     held = np.bincount(codes, weights=counts, minlength=size)
+    enough = held >= least
+    held = np.where(enough, held, 0.0)
     for output, mean in enumerate(means):
-        sums = np.bincount(codes, weights=targets[output], minlength=size)
+        sums = np.where(enough, np.bincount(codes, weights=targets[output], minlength=size), 0.0)
         places = np.argsort((sums + _PRIOR * mean) / (held + _PRIOR), kind="stable")
         out[output, places] = np.arange(size, dtype=np.uint8)
     return out

@@ -45,7 +45,7 @@ from kohort.protocol.task import Release, Releases, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, reserve, reserve_step, total_claim
 from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows, rows_of
 from kohort.rounds.summing import SumState, SumTask, open_session, sum_steps, sum_task
 from kohort.rounds.totals.course import ROOM, Course, CourseTasks
 from kohort.rounds.totals.learner import Learner, Setting, Whole, bounded
@@ -190,7 +190,9 @@ class CheckedTraining:
         if state.learner is None:
             setting = self._setting(site, seed, members)
             state.round, state.seed, state.members, state.key = 0, seed, members, first_key(setting)
-            state.learner = self._shared(state.key, lambda: self.start(setting))
+            learner = self._shared(state.key, lambda: self.start(setting))
+            _check_least(site, learner)
+            state.learner = learner
         elif seed != state.seed:
             raise IntegrityError("the seed of a training is not the one that this run began with")
         return state
@@ -307,7 +309,7 @@ class CheckedTraining:
 
     def _own_of_one(self, site: Site, request: Request) -> Release:
         numbers, guarantee, count = self._own_numbers(site, request)
-        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": count})
+        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": reported_rows(site, site.plan.phase(0))})
         return Release(payload=payload, guarantee=guarantee, rows=count)
 
     def _own_of_many(self, sites: Sequence[Site], request: Request) -> Releases:
@@ -315,7 +317,7 @@ class CheckedTraining:
         counts = [count for _, _, count in found]
         return Releases(
             arrays={"numbers": np.stack([numbers for numbers, _, _ in found])},
-            metrics={"rows": np.asarray(counts, dtype=np.int64)},
+            metrics={"rows": np.asarray([reported_rows(site, site.plan.phase(0)) for site in sites], dtype=np.int64)},
             guarantees=[guarantee for _, guarantee, _ in found],
             rows=counts,
         )
@@ -445,6 +447,16 @@ class CheckedTraining:
 _SEALED: Final = "sealed: sites alone can read the totals, or a hub with a site on its side"
 _TOLD: Final = "read as it is, the same from every site: about all sites together"
 """Who reads sealed totals, and what follows from them."""
+
+
+def _check_least(site: Site, learner: Learner) -> None:
+    """Refuse a plan after whose sealed totals the hub would be told of cells that the site's policy finds too small."""
+    least, wanted = learner.least, site.policy.min_cell
+    if seals_next(site.plan, learner) and least < wanted:
+        raise RefusedError(
+            f"the hub would be told of bins of {least} persons, below the policy's min_cell {wanted}",
+            hint="Raise the plan's policy.min_cell",
+        )
 
 
 class _FirstRows(NamedTuple):

@@ -196,6 +196,11 @@ class Learner(ABC):
         return False
 
     @property
+    def least(self) -> int:
+        """Fewest persons, or rows, of a cell that sites tell the hub of."""
+        return 1
+
+    @property
     def pairs(self) -> bool:
         """Whether the next total counts pairs of categories, of which few persons may have one."""
         return False

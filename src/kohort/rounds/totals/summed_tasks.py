@@ -44,7 +44,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import Shares, account_of, answer_once
 from kohort.rounds.group_secrets import secret_of
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows, rows_of
 from kohort.rounds.phase_training import phase_rounds, plain_update
 from kohort.rounds.summing import SumState, sum_steps, sum_task
 from kohort.rounds.totals.summable import check_summed
@@ -231,7 +231,7 @@ def _contribute(site: Site, request: Request, context: SumContext, inputs: Mappi
         answer_once(site, request)
         values = values + deviation * gaussian(site.streams.bytes("dp", request.digest), len(values))
     grid = grid_of(phase, len(context.sites), deviation)
-    return _encoded(site, request, SUM_UPDATES.name, grid, values, rows_of(site, phase).count)
+    return _encoded(site, request, SUM_UPDATES.name, grid, values, phase)
 
 
 def _check_length(site: Site, context: SumContext) -> None:
@@ -240,13 +240,13 @@ def _check_length(site: Site, context: SumContext) -> None:
 
 
 def _encoded(
-    site: Site, request: Request, task: str, grid: FixedPoint, values: NDArray[np.float64], rows: int
+    site: Site, request: Request, task: str, grid: FixedPoint, values: NDArray[np.float64], phase: TrainingPhase
 ) -> tuple[Integers, int]:
-    """The numbers of a contribution, its row count and its check value."""
-    vector = np.append(to_residues(grid.encode(values)), np.uint64(rows))
+    """The numbers of a contribution, its row count and its check value; and the rows behind it."""
+    vector = np.append(to_residues(grid.encode(values)), np.uint64(reported_rows(site, phase)))
     if site.plan.sums_securely:
         vector = with_check(secret_of(site), _binding(site.plan, task, request.round), site.name, vector)
-    return vector, rows
+    return vector, rows_of(site, phase).count
 
 
 def sum_length(network: Trainable, approved: ApprovedPlan) -> int:
@@ -264,7 +264,7 @@ def _own_part(site: Site, request: Request, phase: TrainingPhase, start: FloatAr
         from kohort.models.dp_sgd.fit import clip_update
 
         return np.asarray(clip_update(update, phase.dp.clip), dtype=np.float64)
-    return np.asarray(np.clip(update, -LARGEST, LARGEST) * rows_of(site, phase).count)
+    return np.asarray(np.clip(update, -LARGEST, LARGEST) * reported_rows(site, phase))
 
 
 def _without_noise(approved: ApprovedPlan) -> bool:
@@ -297,10 +297,9 @@ def _contribute_model(
     phase, model = peers_before(site.plan, request.round), site.state(TrainingState).model
     if model is None:
         raise SiteError(f"site {site.name!r} has no model of its own")
-    rows = rows_of(site, phase).count
-    values = np.asarray(np.clip(model.astype(np.float64), -LARGEST, LARGEST) * rows)
+    values = np.asarray(np.clip(model.astype(np.float64), -LARGEST, LARGEST) * reported_rows(site, phase))
     grid = grid_of(phase, len(context.sites), 0.0)
-    return _encoded(site, request, SUM_MODELS.name, grid, values, rows)
+    return _encoded(site, request, SUM_MODELS.name, grid, values, phase)
 
 
 SUM_MODELS = sum_task(

@@ -68,8 +68,18 @@ class LongPolling:
         if seconds > 0.0:
             await self._hold(scope, receive, send, seconds=seconds)
             return
-        await self._app(scope, receive, send)
-        if path in _NEWS:
+        if path not in _NEWS:
+            await self._app(scope, receive, send)
+            return
+        taken = False
+
+        async def heard(event: Event) -> None:
+            nonlocal taken
+            taken = taken or (event["type"] == "http.response.start" and event["status"] == 200)
+            await send(event)
+
+        await self._app(scope, receive, heard)
+        if taken:  # otherwise whoever reaches the hub could make it look for everybody
             self._tell(_NEWS[path])
 
     def _tell(self, side: str) -> None:
