@@ -30,7 +30,7 @@ def test_nobody_is_in_two_parts(validation: float | None) -> None:
     keys = {} if validation is None else {"validation": validation}
     plan = load_plan(
         {"data": {**data, **keys}, "sites": {"count": 4, "split": "iid"}, "method": {"name": "fedavg"}}
-        | ({} if validation is None else {"train": {"reject": True}})
+        | ({} if validation is None else {"train": {"reject": 3.0}})
     )
     found = populate(plan, Streams.seeded(1), tables={"given": visits()})
     parts = [found.frame, found.test, *([] if found.validation is None else [found.validation])]
