@@ -15,9 +15,9 @@ class Purpose(StrEnum):
     """All purposes of signatures, by the kind of statement."""
 
     REQUEST = "question to a site"
-    """A request message of the hub (a letter to a site)."""
+    """A request message of the hub to a site."""
     REPLY = "answer of a site"
-    """A reply message of a site (a letter to the hub)."""
+    """A reply message of a site to the hub."""
     LEDGER_HEAD = "ledger head"
     """Where ledger chains end: in `head.json`, in a reply, and in the sites' part of a receipt."""
     RECEIPT = "receipt"

@@ -207,7 +207,7 @@ def test_a_proposed_key_below_the_threshold_refuses_the_count(
     monkeypatch: pytest.MonkeyPatch, threshold: int, found: set[str]
 ) -> None:
     lie(monkeypatch, threshold=threshold)
-    with pytest.raises(IntegrityError, match="proposed as frequent that is not"):
+    with pytest.raises(IntegrityError, match="the hub proposed a key as frequent that is not"):
         outcome()
     with monkeypatch.context() as patched:
         patched.setattr(counting, "_require_frequent", lambda *_, **__: None)

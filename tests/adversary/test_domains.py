@@ -193,7 +193,7 @@ def propose_everything(monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
 
 def test_names_of_rare_values_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     read = propose_everything(monkeypatch)
-    with pytest.raises(IntegrityError, match="proposed as frequent that is not"):
+    with pytest.raises(IntegrityError, match="the hub proposed a key as frequent that is not"):
         outcome()
     assert not read
     monkeypatch.setattr(counting, "_require_frequent", lambda *_, **__: None)
@@ -238,7 +238,7 @@ def test_names_are_not_forged(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IntegrityError, match="not the sum of what the listed sites contributed"):
         outcome()
     monkeypatch.setattr(naming, "proven_total", lambda *about: about[3][:-1])
-    with pytest.raises(IntegrityError, match="not that of a frequent value"):  # nor does another name fit the key
+    with pytest.raises(IntegrityError, match="a named value is not frequent"):  # nor does another name fit the key
         outcome()
     fingerprints: Callable[..., Any] = naming.fingerprints
     monkeypatch.setattr(naming, "fingerprints", lambda secret, names: fingerprints(

@@ -129,6 +129,9 @@ def test_an_account_refuses_a_release_that_crosses_an_earlier_one(kohort_here, t
     found = json.loads(text)["together"]
     assert found["isolated"] > 0
     assert found["k"] < found["promised"]
+    said = " ".join(kohort_here("check", first, second, "--quasi", "age,ward")[1].split())
+    assert f"together they are k-anonymous with k = {found['k']}; {found['isolated']} of {found['rows']} rows" in said
+    assert f"smaller than the {found['promised']} each release promises" in said
     same = json.loads(kohort_here("check", first, first, "--quasi", "age,ward", "--json")[1])["together"]
     assert (same["isolated"], same["k"]) == (0, same["promised"])
 

@@ -130,7 +130,7 @@ def test_a_mapping_can_be_tried_before_it_is_used(
     mapping = tmp_path / "mapping.toml"
     code, out, _ = kohort_here("harmonise", *hospitals["messy"], "--out", mapping)
     assert code == 0
-    assert "7 of them mended by the proposed mapping" in out
+    assert "7 of them fixed by the proposed mapping" in out
     _, out, _ = kohort_here("harmonise", *hospitals["messy"], "--mapping", mapping, "--json")
     assert json.loads(out)["agree"]
     code, _, said = kohort_here("harmonise", *hospitals["messy"], "--out", mapping)

@@ -106,6 +106,7 @@ def test_a_checkpoint_whose_history_is_lost_or_altered_does_not_count(tmp_path: 
     assert Checkpoints(tmp_path).latest(ledger_lines=9)[0] is None
     path.unlink()
     assert Checkpoints(tmp_path).latest(ledger_lines=9)[0] is None
+    assert "does not match history.jsonl beside it" in Checkpoints(tmp_path).latest(ledger_lines=9)[1][0]
 
 
 def test_a_checkpoint_that_holds_its_history_is_still_read(tmp_path: Path) -> None:

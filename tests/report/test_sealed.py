@@ -17,7 +17,7 @@ from kohort.report.page import render
 from kohort.report.runs import check_run
 from kohort.report.sealed import described, sealed_totals
 from kohort.report.verdict import verdict_on
-from kohort.report.words import SEALED, SEALED_TOTALS, TOLD, TOLD_SPLITS, kind_named
+from kohort.report.words import DISCLOSED, DISCLOSED_SPLITS, SEALED, SEALED_TOTALS, kind_named
 
 SHARE = "secure-sum(sites=10, threshold=7, colluders=1, opens=hub: the total)"
 
@@ -31,7 +31,7 @@ def additive(**more: Any) -> dict[str, Any]:
     return finished("additive", disclosed=[disclosure("public", "public(what=row count)"), *told], **more)
 
 
-@pytest.mark.parametrize(("method", "kind"), [("additive", TOLD), ("trees", TOLD_SPLITS)])
+@pytest.mark.parametrize(("method", "kind"), [("additive", DISCLOSED), ("trees", DISCLOSED_SPLITS)])
 def test_the_tasks_of_learners_are_known_also_as_the_learner_of_another_method(method: str, kind: str) -> None:
     for training in ({"additive": TRAINING, "trees": TREES}[method], Learners("a-method").trainings[method]):
         items = left(training.total.name, training.tell.name)
@@ -77,20 +77,20 @@ def test_the_verdict_names_what_the_hub_reads_and_what_sites_read() -> None:
 @pytest.mark.parametrize("edition", ["internal", "external"])
 def test_every_edition_tells_sealed_totals_from_what_was_told(edition: Any) -> None:
     page = Reader(render([additive()], title="x", edition=edition)).text
-    for name in (SEALED_TOTALS, TOLD):
+    for name in (SEALED_TOTALS, DISCLOSED):
         assert kind_named(name).label in page
         assert kind_named(name).sentence in page
     assert kind_named("secure-sum").sentence not in page
     assert "the hub can read only the total" not in page
     shown = {item.get("shown_as") for item in edited(additive(), edition)["disclosed"]}
-    assert shown == {None, SEALED_TOTALS, TOLD}
+    assert shown == {None, SEALED_TOTALS, DISCLOSED}
 
 
 def test_the_picture_has_an_arrow_of_its_own_for_what_the_hub_reads() -> None:
     picture = flow_picture(check_run(additive(), where="a test")) or ""
     assert picture.count("<g>") == 3
     assert kind_named(SEALED_TOTALS).color in picture
-    assert kind_named(TOLD).color in picture
+    assert kind_named(DISCLOSED).color in picture
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_dp_a_plan_of_both_keeps_its_epsilon_where_a_row_is_replaced(pure: str, 
 
 def test_dp_sampled_batches_beside_output_perturbation_are_refused() -> None:
     sampled = {**SERVER, "rows": "all", "batch": 32, "dp": budget()}
-    with pytest.raises(ConfigError, match="phase 2 is private where a row is replaced, and the sampled batches of"):
+    with pytest.raises(ConfigError, match=r"phases 2 and 1 use different neighbouring relations \(replace, remove\)"):
         carry_out(hybrid(sampled, {**SERVER, "rows": "all", "rounds": 1, "dp": budget(mechanism="output")}))
 
 

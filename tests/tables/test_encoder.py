@@ -246,7 +246,7 @@ def test_the_task_is_the_same_at_a_site_with_one_class() -> None:
 def test_bad_targets() -> None:
     with pytest.raises(DataError, match="'y' is missing in 1 row"):
         make().target(FRAME.with_columns(y=pl.Series(["no", None, "no", "yes"])))
-    with pytest.raises(DataError, match="1 class only"):
+    with pytest.raises(DataError, match="has only one class"):
         make(FRAME.with_columns(y=pl.lit("no")))
     with pytest.raises(DataError, match="lacks the target column 'y'"):
         make().target(FRAME.drop("y"))

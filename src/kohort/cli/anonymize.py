@@ -133,7 +133,7 @@ def anonymize(
     ] = None,
     delta: Annotated[float, typer.Option(help="kkm: relational loss up to which classes may be merged.")] = 0.95,
     merge: Annotated[
-        str, typer.Option(help="kkm: merge classes where it is paying, all that delta allows, as printed, or none.")
+        str, typer.Option(help="kkm: classes to merge: paying, all (up to delta), printed (the paper's order), none.")
     ] = "paying",
     item_hierarchy: Annotated[
         str, typer.Option(metavar="none|auto|icd9|icd10|FILE", help="kkm: groups of items, or labels of a hierarchy.")

@@ -139,8 +139,8 @@ def check(
     console.print(_verdict(found), markup=False)
     if both is not None:
         console.print(
-            f"both releases together: a crowd of {both.k:,} is left in the worst case, and {both.isolated:,} of "
-            f"{both.rows:,} rows are in one below {both.promised:,}, which each release promises alone",
+            f"both releases: together they are k-anonymous with k = {both.k:,}; {both.isolated:,} of {both.rows:,} "
+            f"rows are in classes smaller than the {both.promised:,} each release promises",
             markup=False,
         )
         say("note: rows are compared by their place; kohort anonymize says where it moved them (--keep-order)")

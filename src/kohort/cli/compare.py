@@ -57,7 +57,7 @@ def compare(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of a private choice.")] = 0,
     attack: Annotated[
-        bool, typer.Option("--attack", help="Attack every model: membership is one more figure, and axis of the front.")
+        bool, typer.Option("--attack", help="Add membership inference as a figure and a Pareto axis.")
     ] = False,
     shadows: Annotated[
         int, typer.Option(min=0, help="Audit every run whole, with so many shadow models; 0 for membership alone.")

@@ -291,7 +291,7 @@ def _show(profiles: Sequence[TableProfile], found: Comparison, out: Path | None)
     for suggestion in found.suggestions:
         console.print(f"to decide: {suggestion}", markup=False)
     mended = sum(one.mended for one in found.disagreements)
-    said = f"{len(found.disagreements)} disagreements, {mended} of them mended by the proposed mapping"
+    said = f"{len(found.disagreements)} disagreements, {mended} of them fixed by the proposed mapping"
     console.print(f"{said}{'' if out is None else f': {out}'}", markup=False)
     if out is None and mended:
         console.print(
@@ -303,7 +303,7 @@ def _table(found: Comparison) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("column", "kind", "what", "mended")
+    table = Table("column", "kind", "what", "fixed")
     for one in found.disagreements:
         table.add_row(Text(one.column or "-"), one.kind, Text(one.message), "yes" if one.mended else "no")
     return table

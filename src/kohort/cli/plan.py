@@ -26,7 +26,9 @@ def _group() -> None:
 
 def explain(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="As the hub will run it.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="Overrides that the hub will use.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Print everything a plan may ever ask of a site: what, how often, to whom, and how it is protected.

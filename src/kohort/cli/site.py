@@ -175,7 +175,9 @@ def domains(
 def approve(
     site: SiteArgument,
     plan: Annotated[str | None, typer.Argument(metavar="PLAN", help="A plan file, or a hash from the ledger.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help="As the hub will run it.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="Overrides that the hub will use.")
+    ] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Withdraw the approval.")] = False,
 ) -> None:
     """Show what a plan may ever ask of this site, and approve exactly this plan; without a plan, list approved ones.

@@ -323,7 +323,7 @@ def _cells(planned: Sequence[Guarantee], steps: Sequence[ExplainedStep]) -> list
     if sealed:
         said.append(
             "Of single persons by sealed totals: nothing, unless a site helps it. Every site reads these totals, over "
-            "all sites, and from all of them together it may follow what single persons have, from whatever site."
+            "all sites, and from all of them together values of single persons, at any site, may be computed."
             + (" A policy with min_sum_cell above 1 refuses the plan." if small else "")
         )
     if small and not sealed:

@@ -90,8 +90,8 @@ class Checkpoints:
         for path in sorted(self._folder.glob("checkpoint-*.khrt")):
             try:
                 checkpoint = _read(path)
-            except IntegrityError:
-                notes.append(f"{path.name} is damaged; the checkpoint before it is used")
+            except IntegrityError as error:
+                notes.append(f"{error.message}; the checkpoint before it is used")
                 continue
             if checkpoint.ledger_lines <= ledger_lines:
                 found.append(checkpoint)
@@ -159,5 +159,8 @@ def _history(path: Path, told: Any) -> list[dict[str, Any]]:
     except FileNotFoundError:
         lines = []
     if hashlib.blake2b(b"".join(lines), digest_size=32).hexdigest() != told["hash"]:
-        raise IntegrityError(f"{path.name} has not its history")
+        raise IntegrityError(
+            f"{path.name} does not match {HISTORY_FILE} beside it",
+            hint="Restore both files from one copy of the run's folder, or start the run again without --resume",
+        )
     return [json.loads(line) for line in lines]

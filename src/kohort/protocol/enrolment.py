@@ -280,14 +280,14 @@ def _check_named(site: Site, domain: Domain) -> None:
         said, is_target = domain.columns.get(name), name == approved.schema.target
         kind = column_kind(approved.schema.columns[name], site.table.frame.schema[name])
         if said is None or said.kind != kind or not said.counted:
-            raise RefusedError(f"a domain came in that this site cannot read column {name!r} by")
+            raise RefusedError(f"the hub's domain for column {name!r} has another kind or was not counted")
         if said.missing != (approved.missing == "category" and not is_target):
-            raise RefusedError(f"a domain came in that treats missing values of column {name!r} otherwise")
+            raise RefusedError(f"the hub's domain for column {name!r} gives missing values another place")
         known = said.categories or ()
         if kind != "number" and not (is_target or OTHER in known):
-            raise RefusedError(f"a domain came in that has no place for other values of column {name!r}")
+            raise RefusedError(f"the hub's domain for column {name!r} has no 'other' category")
         if not {*named[name]} <= {*known} and (kind != "number" or said.categories is not None):
-            raise RefusedError(f"a domain came in without values of column {name!r} that this site named")
+            raise RefusedError(f"the hub's domain for column {name!r} lacks values this site named")
 
 
 def _check_declared(approved: ApprovedPlan, domain: Domain) -> None:

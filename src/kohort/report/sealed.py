@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kohort.report.words import SEALED_TOTALS, TOLD, TOLD_SPLITS
+from kohort.report.words import DISCLOSED, DISCLOSED_SPLITS, SEALED_TOTALS
 
 __all__ = ["described", "sealed_totals"]
 
 _ADDITIVE, _TREES = "additive", "trees"
 _SAME: Final = "read by the hub, and the same from every site:"
-_TOLD: Final = {
+_DISCLOSED: Final = {
     _ADDITIVE: (
-        TOLD,
+        DISCLOSED,
         f"{_SAME} the bins over all sites, how many persons each holds and, at the end, the model, its values rounded",
     ),
     _TREES: (
-        TOLD_SPLITS,
+        DISCLOSED_SPLITS,
         f"{_SAME} the bins over all sites, how the trees of the model grow, which child of a node has fewer rows, and "
         "the loss of held-out rows",
     ),
@@ -57,8 +57,8 @@ def described(disclosed: Sequence[Mapping[str, Any]], plan: Mapping[str, Any] | 
         plan: The plan of the run.
 
     Returns:
-        The same, where `shown_as` is `words.SEALED_TOTALS`, `words.TOLD` or `words.TOLD_SPLITS`; other releases have
-        none.
+        The same, where `shown_as` is `words.SEALED_TOTALS`, `words.DISCLOSED` or `words.DISCLOSED_SPLITS`; other
+        releases have none.
     """
     sealed = sealed_totals(disclosed, plan)
     return [_described(item, sealed) for item in disclosed]
@@ -68,14 +68,14 @@ def _described(item: Mapping[str, Any], sealed: frozenset[str]) -> dict[str, Any
     if item["kind"] == "secure-sum" and item["what"] in sealed:
         return {**item, "shown_as": SEALED_TOTALS, "in_words": _TOTAL}
     if _is_disclosed(item) and f"{_name(item)}.total" in sealed:
-        kind, told = _TOLD[_learner(_name(item))]
+        kind, told = _DISCLOSED[_learner(_name(item))]
         return {**item, "shown_as": kind, "in_words": told}
     return dict(item)
 
 
 def _is_disclosed(item: Mapping[str, Any]) -> bool:
     name = _name(item)
-    return item["kind"] == "secure-sum" and item["what"] == f"{name}.disclose" and _learner(name) in _TOLD
+    return item["kind"] == "secure-sum" and item["what"] == f"{name}.disclose" and _learner(name) in _DISCLOSED
 
 
 def _learner(name: str) -> str:

@@ -108,7 +108,7 @@ def _only_classes(private: Sequence[DisclosureRow]) -> bool:
 
 def _tells_splits(private: Sequence[DisclosureRow]) -> bool:
     """Whether sites told the hub how trees split."""
-    return any(item.shown_as == words.TOLD_SPLITS for item in private)
+    return any(item.shown_as == words.DISCLOSED_SPLITS for item in private)
 
 
 def _is_sealed(private: Sequence[DisclosureRow]) -> bool:

@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = [
     "COLLUSION",
+    "DISCLOSED",
+    "DISCLOSED_SPLITS",
     "KINDS_OF_ROWS",
     "NOT_PROTECTED",
     "SEALED",
     "SEALED_TOTALS",
-    "TOLD",
-    "TOLD_SPLITS",
     "Kind",
     "baseline",
     "bound",
@@ -68,9 +68,9 @@ SEALED = (
 )
 """What totals that sites alone read leave open."""
 SEALED_TOTALS = "sealed totals"
-TOLD = "told of sealed totals"
-TOLD_SPLITS = "told of growing trees"
-"""How a page tells apart what sites alone read and what the hub is told of it; both are secure sums in the ledger."""
+DISCLOSED = "disclosed from sealed totals"
+DISCLOSED_SPLITS = "disclosed splits"
+"""How a page tells apart what sites alone read and what they disclose of it; both are secure sums in the ledger."""
 _KINDS = (
     Kind(
         "raw",
@@ -160,7 +160,7 @@ _KINDS = (
         "it. Sites read the totals over all sites, and no other site's own numbers.",
     ),
     Kind(
-        TOLD,
+        DISCLOSED,
         "bins, counts and model",
         "guarded",
         "#c2649a",
@@ -168,7 +168,7 @@ _KINDS = (
         "all sites each holds, never few, and the finished model, its values rounded. There is no noise in it.",
     ),
     Kind(
-        TOLD_SPLITS,
+        DISCLOSED_SPLITS,
         "bins, splits and model",
         "guarded",
         "#c2649a",

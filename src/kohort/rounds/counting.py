@@ -468,7 +468,7 @@ def _note_batches(site: Site, side: GroupSite) -> None:
 
 def _require_frequent(totals: Integers, *, keys: int, threshold: int) -> None:
     if len(totals) != keys or (totals < np.uint64(threshold)).any():
-        raise IntegrityError("a key was proposed as frequent that is not")
+        raise IntegrityError("the hub proposed a key as frequent that is not")
 
 
 def _read_prints(keys: bytes) -> Fingerprints:

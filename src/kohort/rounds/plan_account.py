@@ -364,8 +364,8 @@ def _relation(approved: ApprovedPlan) -> Relation:
     ]
     if sampled:
         raise ConfigError(
-            f"phase {pure[0]} is private where a row is replaced, and the sampled batches of phase {sampled[0]} where "
-            "one is removed: no account covers both",
+            f"phases {pure[0]} and {sampled[0]} use different neighbouring relations (replace, remove); "
+            "no account covers both",
             hint="Set the phase's batch = 0, or use one mechanism in all phases",
         )
     return "replace-one"

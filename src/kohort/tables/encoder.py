@@ -80,7 +80,8 @@ class Encoder:
             raise ConfigError("no column is left to learn from", hint="Give at least one column the role feature")
         if self.classes is not None and len(self.classes) < 2:
             hint = "Learning needs at least two classes: check the target column and the filters before it"
-            raise DataError(f"target {self.schema.target!r} has {len(self.classes)} class only", hint=hint)
+            count = "only one class" if self.classes else "no class"
+            raise DataError(f"target {self.schema.target!r} has {count}", hint=hint)
         unknown = [name for name in self.class_weights or {} if name not in (self.classes or ())]
         if unknown:
             hint = nearest(unknown[0], self.classes) if self.classes else "The target is a number and has no classes"

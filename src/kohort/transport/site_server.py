@@ -118,7 +118,7 @@ class SiteServer:
             # Without a head: lines that did not reach the disk, or that go back, must not be signed.
             reply = ReplyMessage(site=self._identity.name, fresh=self._number, status="failed", code="failed")
         except Exception as error:  # whatever a message holds, it must not end the site's process
-            self.record_refusal("letter", f"a message that cannot be read ({type(error).__name__})")
+            self.record_refusal("message", f"a message that cannot be read ({type(error).__name__})")
             unread = ReplyMessage(site=self._identity.name, fresh=self._number, status="dropped", code="tampered")
             reply = self._with_head(unread)
         return write_reply(reply, self._identity)
@@ -149,7 +149,7 @@ class SiteServer:
         except (ResourceError, LedgerBehindError):
             raise
         except KohortError as error:
-            return self._dropped(incoming, error, LedgerContext(what="letter"))
+            return self._dropped(incoming, error, LedgerContext(what="message"))
         return self._task_reply(incoming) if incoming.task else self._reply(incoming, status="answer")
 
     def _dropped(
@@ -285,7 +285,7 @@ class SiteServer:
         """An answer that stands in the ledger: with the claim of its line, and where the ledger stood after it."""
         claimed = self.ledger.last
         if claimed is None or claimed.ledger_context.request != request.digest:
-            raise IntegrityError("an answer would leave that does not stand in the ledger")
+            raise IntegrityError("an answer without a ledger line was about to leave")
         return replace(
             self._reply(incoming, status=status, code=code, claimed=status == "answer"),
             request=request.digest,

@@ -524,7 +524,7 @@ def test_nothing_that_a_message_holds_ends_the_sites_loop(
     runner = flower_runner.SiteRunner(
         answer=server.reply,
         refuse=lambda reason: server.record_refusal("app bundle", reason),
-        unread=lambda reason: server.record_refusal("letter", reason),
+        unread=lambda reason: server.record_refusal("message", reason),
         address="127.0.0.1:1",
         secret=b"s",
         alive=lambda: len(pushed) <= unreadable and server.broken is None and next(looks) < 3 * unreadable,

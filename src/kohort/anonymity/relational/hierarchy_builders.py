@@ -207,11 +207,11 @@ def automatic_hierarchy(
     """Values, their groups for each rho, then suppression; `counts` as in `frequent_targets`.
 
     Raises:
-        ConfigError: The rhos do not divide one another, the smallest first; or the column is the target.
+        ConfigError: A rho does not divide the next (the smallest comes first); or the column is the target.
         DataError: The table lacks a column.
     """
     if any(coarse % fine for fine, coarse in pairwise(rhos)):
-        raise ConfigError("the rhos do not divide one another", hint="Use such as 5, 10, 50")
+        raise ConfigError("each rho must divide the next", hint="Use such as 5, 10, 50")
     found = frequent_targets(frame, column, target, counts=counts)
     if not found:
         return Hierarchy.of(column, {"-": (ROOT_LABEL,)})

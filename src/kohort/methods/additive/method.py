@@ -140,11 +140,11 @@ def _words(approved: ApprovedPlan) -> str:
         return f"{says}, and in cells of pairs of columns where the budget pays for them"
     if config.pair_round is None:
         return says
-    cells = f"{says}; once persons, and how far it is off, per cell of"
+    cells = "persons and residuals per cell of"
     if config.surfaces != "acyclic":
-        return f"{cells} all pairs of columns that may be chosen"
-    looked = "once how far it is off along smooth curves of two columns, summed over all rows"
-    return f"{cells} a few pairs of columns that form no cycle, which were found by a sum before: {looked}"
+        return f"{says}; in one round, {cells} all pairs of columns that may be chosen"
+    curves = "in one round, sums of residuals along smooth curves of two columns"
+    return f"{says}; {curves}; in the next, {cells} the pairs chosen from them, which form no cycle"
 
 
 TELLS = (

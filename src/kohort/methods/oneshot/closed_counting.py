@@ -106,7 +106,7 @@ class ClosedCount(SecureCount):
         """
         known = site.state(ClosedState).histograms.get(self._name)
         if known is None or known[0] != stage:
-            raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
+            raise RefusedError(f"site {site.name!r} got the result of a count it took no part in")
         totals = proven_total(self.secret_of(site), known[1], site.plan.sites_at(sites), announced)
         order = self._order(site)
         if len(totals) != len(order):

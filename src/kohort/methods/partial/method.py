@@ -404,7 +404,7 @@ def secure(config: Partial) -> SecureSumSection | None:
 
 METHOD = Method(
     name="partial",
-    summary="Rows that hide in a crowd go to the hub, the rest is learned where it lies.",
+    summary="Rows with frequent quasi-identifiers go to the hub in k-anonymous classes; sites train on the others.",
     config=Partial,
     protocol=protocol,
     claims=claims,

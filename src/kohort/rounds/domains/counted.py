@@ -225,7 +225,7 @@ def _add_rest(site: Site, request: Request, context: SumContext, inputs: Mapping
     _require_own(site, names)
     domain, cells = _domain_of(site.plan, names), _rest_cells(site.plan, names)
     if state.rest is not None or context.length != length_of(len(cells) + 1, own.cap):
-        raise IntegrityError("the rest of a domain is a sum of another length, or was asked for before")
+        raise IntegrityError("the sum of uncounted values has another length, or was asked for before")
     COUNT.same_sites(site, request, inputs)
     persons = dict(zip(own.keys, own.counts.tolist(), strict=True))
     counts = [*(persons.get(_cell_key(*cell), 0) for cell in cells), _outside_classes(site, domain)]
@@ -250,7 +250,7 @@ def _learn(site: Site, request: Request) -> Release:
     rest, proof = state.rest, request.payload.arrays["proof"]
     _, sites = NAMES.summed(site)
     if rest is None:
-        raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
+        raise RefusedError(f"site {site.name!r} got the result of a count it took no part in")
     state.rest = None
     secret = COUNT.secret_of(site)
     if not is_below(secret, rest.transcript, rest.public, sorted(sites), proof, counts=rest.counts, least=least):

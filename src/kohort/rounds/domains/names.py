@@ -158,13 +158,13 @@ class NamedCount:
         totals, announced = (np.frombuffer(inputs.get(name, b""), dtype="<u8") for name in ("totals", "names"))
         proven = self.count.proven(site, round_number, totals)
         if proven is None:
-            raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
+            raise RefusedError(f"site {site.name!r} got the result of a count it took no part in")
         transcript, sites = self.summed(site)
         secret = self.count.secret_of(site)
         names = names_in(proven_total(secret, transcript, sorted(sites), announced), len(sites))
         prints = fingerprints(secret, names)
         if (prints.f != proven.f).any() or (prints.h != proven.h).any():
-            raise IntegrityError("a name of a domain is not that of a frequent value")
+            raise IntegrityError("a named value is not frequent")
         return names
 
     def summed(self, site: Site) -> tuple[bytes, frozenset[str]]:
@@ -178,7 +178,7 @@ class NamedCount:
         """
         known = site.state(NamesState).summed.get(self._name)
         if known is None:
-            raise RefusedError(f"site {site.name!r} took no part in the count that it is told the result of")
+            raise RefusedError(f"site {site.name!r} got the result of a count it took no part in")
         return known
 
     def _add(

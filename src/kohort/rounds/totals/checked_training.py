@@ -445,7 +445,7 @@ class CheckedTraining:
 
 
 _SEALED: Final = "sealed: sites alone can read the totals, or a hub with a site on its side"
-_TOLD: Final = "read as it is, the same from every site: about all sites together"
+_TOLD: Final = "read in clear; the same facts from every site, about all sites together"
 """Who reads sealed totals, and what follows from them."""
 
 

@@ -19,7 +19,7 @@ from kohort.methods.oneshot.paper import SEND_FACTORS
 from kohort.methods.syntactic.exchange import PUBLISH
 from kohort.privacy.ledger.ledger import Disclosure
 from kohort.report.sealed import described
-from kohort.report.words import SEALED_TOTALS, TOLD, TOLD_SPLITS
+from kohort.report.words import DISCLOSED, DISCLOSED_SPLITS, SEALED_TOTALS
 from kohort.runs.auditing.measured import measured
 from kohort.runs.auditing.on_cells import cells_findings, later_findings
 from kohort.runs.auditing.on_classes import classes_findings
@@ -39,8 +39,8 @@ _NOTED: Final = frozenset({SEND_FACTORS.name, PUBLISH.name})
 _ROW_KINDS: Final = frozenset({"raw", "k-anonymous", "k-km"})
 _BY_KIND: Final = {
     SEALED_TOTALS: "sites alone read these totals; what a hub with a site on its side gets from them is attacked above",
-    TOLD: "bins of several persons, their counts, and the model, which is attacked above",
-    TOLD_SPLITS: "bins, splits and values of nodes of several rows, and the model, which is attacked above",
+    DISCLOSED: "bins of several persons, their counts, and the model, which is attacked above",
+    DISCLOSED_SPLITS: "bins, splits and values of nodes of several rows, and the model, which is attacked above",
 }
 """Why sealed totals, and what sites told of them, are not attacked once more."""
 _BYTES_PER_ROW: Final = 4

@@ -352,7 +352,7 @@ class SiteFolder:
             runner = SiteRunner(
                 answer=lambda data: _reply_and_say(site_server, data, tell),
                 refuse=lambda reason: site_server.record_refusal("app bundle", reason),
-                unread=lambda reason: site_server.record_refusal("letter", reason),
+                unread=lambda reason: site_server.record_refusal("message", reason),
                 address=f"127.0.0.1:{port}",
                 secret=secret,
                 alive=go_on,

@@ -303,7 +303,8 @@ def door_mod(
     require_flower()
     if (rows is not None and rows < 1) or most_numbers < 0 or (most_answers is not None and most_answers < 0):
         raise ConfigError(
-            "rows, most_numbers and most_answers are no negative numbers", hint="Leave them out, or raise them"
+            "rows must be at least 1, most_numbers and most_answers must not be negative",
+            hint="Leave them out, or raise them",
         )
     made = AppDoor(
         policy=policy if isinstance(policy, Policy) else _policy_of(policy),

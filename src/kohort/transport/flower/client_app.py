@@ -42,7 +42,7 @@ def client_app(answer: Callable[[bytes], bytes]) -> ClientApp:
         try:
             data = message_bytes(message)
         except IntegrityError:
-            data = b""  # no letter at all: the site says so, signed, and writes it down
+            data = b""  # no bytes at all: the site says so, signed, and writes it down
         return Message(message_content(answer(data)), reply_to=message)
 
     return app
@@ -70,7 +70,7 @@ def message_bytes(message: Message) -> bytes:
     try:
         data = message.content[_RECORD][_FIELD]
     except (KeyError, ValueError, TypeError) as error:
-        raise IntegrityError("a Flower message holds no letter") from error
+        raise IntegrityError("a Flower message carries no message of kohort") from error
     if not isinstance(data, bytes):
         raise IntegrityError("a Flower message does not carry bytes")
     return data

@@ -140,7 +140,9 @@ def flower_run(connection: Connection, *, superexec: bytes) -> Iterator[FlowerRu
     finally:
         acquiring.close()
     if not taken.token:
-        raise SiteError("the SuperLink gave this run to nobody", hint="Stop other servers of this hub, then try again")
+        raise SiteError(
+            "no process took this run from the SuperLink", hint="Stop other servers of this hub, then try again"
+        )
     grid = HttpGrid(
         runtime_api_address=connection.address,
         insecure=connection.ca is None,
