@@ -1,7 +1,7 @@
 """Test matrix: `nox -l` lists the sessions, `nox -s lint` runs one.
 
     tests      the suite on Python 3.11, 3.12 and 3.13, with the versions of constraints.txt
-    minimum    the suite with the lowest version of every dependency that pyproject.toml allows
+    minimum    the suite with the lowest version of every dependency, optional ones included, that pyproject.toml allows
     lint       ruff, mypy, import-linter
     docs       every link, every example plan and every code block of the pages that tests execute
 
@@ -20,15 +20,19 @@ import nox
 PYTHONS = ["3.11", "3.12", "3.13"]
 LOWEST_PYTHON = PYTHONS[0]
 EXTRAS = "dev,flower"
+OPTIONAL = ("flower", "onnx", "dask", "pandas", "sql")
+"""Extras whose packages the tests import; torch is left out, and tests that need it are skipped."""
 
 nox.options.sessions = ["lint", "tests", "docs"]
 nox.options.error_on_missing_interpreters = False
 
 
 def lower_bounds() -> list[str]:
-    """Every dependency of the package at the lowest version that pyproject.toml allows, as pip requirements."""
+    """Every package of the dependencies and of `OPTIONAL` at the lowest version of pyproject.toml, for pip."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    found = [re.fullmatch(r"([\w.-]+)>=([\d.]+)(?:,.*)?", line) for line in project["dependencies"]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for extra in OPTIONAL for line in extras[extra])]
+    found = [re.fullmatch(r"([\w.-]+(?:\[\w+\])?)>=([\d.]+)(?:,.*)?", line) for line in lines]
     if not all(found):
         raise ValueError("pyproject.toml: every dependency needs a lower bound, written NAME>=VERSION")
     return [f"{match[1]}=={match[2]}" for match in found if match]
@@ -43,9 +47,8 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=LOWEST_PYTHON)
 def minimum(session: nox.Session) -> None:
-    """The suite with the lowest versions; what needs an optional package is skipped by the tests themselves."""
-    session.install("--editable", ".", *lower_bounds())
-    session.install("pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.115", *lower_bounds())
+    """The suite with the lowest versions of the package and of its optional parts, and any versions of test tools."""
+    session.install("--editable", f".[{EXTRAS}]", *lower_bounds())
     session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
 
 

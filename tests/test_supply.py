@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
+import tomllib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -65,3 +67,21 @@ def test_a_line_of_the_lock_is_what_pip_would_install() -> None:
     file = {"archive_info": {"hashes": {"sha256": "ab"}}}
     found = {"install": [{"metadata": {"name": "B", "version": "2"}, "download_info": file}]}
     assert tool("lock").lines(found) == ["b==2 --hash=sha256:ab"]
+
+
+def test_the_suite_with_the_lowest_versions_installs_all_that_its_tests_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    nox = ModuleType("nox")
+    nox.session = lambda **_: lambda session: session  # type: ignore[attr-defined]
+    nox.options = SimpleNamespace()  # type: ignore[attr-defined]
+    nox.Session = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "nox", nox)
+    monkeypatch.chdir(TOOLS.parent)
+    asked: list[str] = []
+    matrix = tool("../noxfile")
+    matrix.minimum(SimpleNamespace(install=lambda *given: asked.extend(given), run=lambda *_: None, posargs=[]))
+    assert f".[{matrix.EXTRAS}]" in asked
+    versions = {re.split(r"[\[=]", entry)[0]: entry.rpartition("==")[2] for entry in asked if "==" in entry}
+    assert {"numpy", "pandas", "pyarrow", "sqlalchemy", "duckdb", "flwr", "onnx", "distributed"} <= versions.keys()
+    project = tomllib.loads((TOOLS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lowest = dict(re.match(r"([\w.-]+)[^>]*>=([\d.]+)", line).groups() for line in project["dependencies"])  # type: ignore[union-attr]
+    assert lowest.items() <= versions.items()
