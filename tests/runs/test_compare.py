@@ -28,12 +28,15 @@ from kohort.evaluate.choice import (
     objectives,
     parse_conditions,
 )
+from kohort.methods.registry import find_method
+from kohort.methods.strengths import Strength
 from kohort.privacy.dp.accounting import Event, describe, epsilon_of
 from kohort.privacy.dp.tuning import cost_of_choice
 from kohort.privacy.guarantee import DP
 from kohort.privacy.ledger.summary import spent_by_site
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
+from kohort.runs import strengths
 from kohort.runs.compare import Options, compare
 from kohort.runs.config import load_plan
 from kohort.runs.low_risk import HELD_OUT, low_risk_only
@@ -287,6 +290,19 @@ def test_strengths_of_methods_are_settings_and_one_that_a_policy_refuses_is_list
         compare(settings[3:], out=tmp_path / "none", options=Options(keep_going=True))
     with pytest.raises(ConfigError, match="no strengths are known"):
         strong_variants(plan, "additve")
+
+
+def test_strengths_are_those_that_methods_name(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = Strength("two rounds", "none", ("train.rounds=2",))
+    known = {
+        "fedavg": replace(find_method("fedavg"), strengths=(named,)),
+        "silo": replace(find_method("silo"), strengths=()),
+    }
+    monkeypatch.setattr(strengths, "methods", lambda: known)
+    (only,) = strong_variants(plan, "all")
+    assert (only.plan.method, only.plan.train.rounds, only.protection) == ("fedavg", 2, "none")
+    with pytest.raises(ConfigError, match="no strengths are known"):
+        strong_variants(plan, "silo")
 
 
 def test_a_strength_of_the_plans_own_method_leaves_out_keys_that_it_does_not_read(plan: Path) -> None:

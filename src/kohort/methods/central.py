@@ -18,6 +18,7 @@ import polars as pl
 
 from kohort.errors import IntegrityError
 from kohort.methods.registry import Method
+from kohort.methods.strengths import Strength
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Guarantee, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result
@@ -106,4 +107,5 @@ METHOD = Method(
     contract=contract,
     cites="",
     reads=reads,
+    strengths=(Strength("rows as they are", "none"),),
 )

@@ -25,6 +25,7 @@ from typing import Any
 
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.methods.registry import Method
+from kohort.methods.strengths import Strength, with_budget, with_sum
 from kohort.models.dense.network import FloatArray
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee
@@ -204,4 +205,16 @@ METHOD = Method(
     fill=fill,
     phases=phases,
     secure=lambda config: config.secure,
+    strengths=(
+        Strength("in clear", "none"),
+        with_sum("masks"),
+        with_budget(
+            1.0,
+            'method.secure.sum="masks"',
+            "train.batch=0",
+            "train.local_epochs=1",
+            'train.optimizer="sgd"',
+            "train.lr=0.5",
+        ),
+    ),
 )

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from kohort.errors import ConfigError, nearest
+from kohort.methods.strengths import Strength
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Guarantee, Pairs
 from kohort.privacy.policy import Policy
@@ -86,6 +87,8 @@ class Method:
     """The config under a plan's `[model]`, for methods that leave the choice between networks and other learners."""
     example: str = ""
     """TOML lines of `[method]`, and after them of `[sites]`, that the demo and the contract tests run it with."""
+    strengths: tuple[Strength, ...] = ()
+    """Settings from its least protection to its most, for `kohort compare --strengths`; none: it is not compared so."""
     demo: str | None = None
     """The same for the demo alone, where the example is too small to show what the method can do."""
 

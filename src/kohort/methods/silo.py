@@ -30,6 +30,7 @@ from annotated_types import Ge, Le
 from kohort.errors import ConfigError, nearest
 from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
 from kohort.methods.registry import Method
+from kohort.methods.strengths import Strength
 from kohort.models.rows import Rows, encode_rows
 from kohort.models.soft import soft_columns
 from kohort.privacy.contract import Contract, Step
@@ -255,4 +256,9 @@ METHOD = Method(
     phases=LEARN.phases,
     secure=LEARN.secure,
     example="anonymise = {k = 5}",
+    strengths=(
+        Strength("k = 5", "k", ("method.anonymise.k=5",)),
+        Strength("k = 5, l = 2", "l", ("method.anonymise.k=5", "method.anonymise.l=2")),
+        Strength("k = 5, t = 0.2", "t", ("method.anonymise.k=5", "method.anonymise.t=0.2")),
+    ),
 )

@@ -30,6 +30,7 @@ from kohort.methods.additive.config import Additive
 from kohort.methods.additive.exact import ExactLearner
 from kohort.methods.additive.private import PrivateLearner
 from kohort.methods.registry import Method
+from kohort.methods.strengths import with_budget, with_sum
 from kohort.models.additive.cells import columns_of
 from kohort.models.rows import target_range
 from kohort.privacy.contract import Contract
@@ -232,4 +233,5 @@ METHOD = Method(
     least_pair=least_pair,
     example="rounds = 3",
     demo="",
+    strengths=(with_sum("masks"), with_budget(4.0), with_budget(0.5)),
 )

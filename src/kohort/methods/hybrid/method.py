@@ -37,6 +37,7 @@ from kohort.errors import ConfigError
 from kohort.methods.hybrid.judging import JUDGE, REVEAL
 from kohort.methods.hybrid.progress import Progress
 from kohort.methods.registry import Method
+from kohort.methods.strengths import Strength
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
@@ -416,6 +417,14 @@ def _reveal_steps(approved: ApprovedPlan, number: int) -> list[Step]:
     return [Step(task=REVEAL.name, says=says, claims=claims, rounds=range(end, end + 1), phase=number - 1)]
 
 
+def _strength(epsilon: float) -> Strength:
+    peers = '{kind = "peers", rounds = 6, local_epochs = 7, optimizer = "sgd", lr = 0.3}'
+    dp = f"{{epsilon = {epsilon}, delta = 1e-5}}"
+    server = f'{{kind = "server", rounds = 2, optimizer = "sgd", lr = 0.1, batch = 0, dp = {dp}}}'
+    keys = (f"method.phases=[{peers}, {server}]", 'method.clusters="labels:2"', "sites.low_risk=0.5")
+    return Strength(f"epsilon {epsilon:g} for rows of high risk", "epsilon", keys)
+
+
 METHOD = Method(
     name="hybrid",
     summary="Trusted clusters train among themselves, then all train with the hub under differential privacy.",
@@ -440,4 +449,5 @@ METHOD = Method(
         "[sites]\n"
         "low_risk = 0.5"
     ),
+    strengths=tuple(_strength(epsilon) for epsilon in (8.0, 2.0, 0.5)),
 )

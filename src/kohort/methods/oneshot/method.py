@@ -49,6 +49,7 @@ from kohort.methods.oneshot.sums import (
     statistics_task,
 )
 from kohort.methods.registry import Method
+from kohort.methods.strengths import with_budget, with_sum
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Cells as SmallestCells
 from kohort.privacy.guarantee import Guarantee
@@ -348,4 +349,9 @@ METHOD = Method(
     phases=phases,
     secure=lambda config: config.secure,
     example='[method.secure]\nsum = "masks"\n[policy]\npairs = "open"',
+    strengths=(
+        with_sum("masks", 'policy.pairs="open"'),
+        with_sum("bfv"),
+        with_budget(1.0, 'method.secure.sum="masks"'),
+    ),
 )

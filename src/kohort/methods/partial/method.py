@@ -56,6 +56,7 @@ from kohort.methods.partial.contract import LEARN, contract
 from kohort.methods.partial.release import sensitive_of
 from kohort.methods.partial.tasks import COUNT, NEWS, SHARE, TELL_COUNTS
 from kohort.methods.registry import Method
+from kohort.methods.strengths import Strength
 from kohort.privacy.guarantee import Aggregate, Guarantee, Raw
 from kohort.protocol.hub import Ask, Expect, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ModelSection, TrainSection
@@ -402,6 +403,10 @@ def secure(config: Partial) -> SecureSumSection | None:
     return config.secure if sums else None
 
 
+def _gate_keys(k: int, diversity: int) -> tuple[str, ...]:
+    return f"method.gate.k={k}", f"method.gate.release_k={k}", f"method.gate.release_l={diversity}"
+
+
 METHOD = Method(
     name="partial",
     summary="Rows with frequent quasi-identifiers go to the hub in k-anonymous classes; sites train on the others.",
@@ -419,4 +424,9 @@ METHOD = Method(
     phases=phases,
     secure=secure,
     example="[method.gate]\nk = 2\nrelease_k = 5",
+    strengths=(
+        Strength("k = 5", "k", _gate_keys(5, 1)),
+        Strength("k = 5, l = 2", "l", _gate_keys(5, 2)),
+        Strength("k = 50, l = 2", "l", _gate_keys(50, 2)),
+    ),
 )

@@ -32,6 +32,7 @@ from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError
 from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
 from kohort.methods.registry import Method
+from kohort.methods.strengths import Strength
 from kohort.methods.syntactic.anonymising import (
     CODES,
     AnonymiseSection,
@@ -361,4 +362,5 @@ METHOD = Method(
     phases=LEARN.phases,
     secure=secure,
     example="anonymise = {k = 5}",
+    strengths=tuple(Strength(f"k = {k}", "k", (f"method.anonymise.k={k}",)) for k in (5, 20, 80)),
 )

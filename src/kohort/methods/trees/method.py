@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, DataError, IntegrityError
 from kohort.methods.registry import Method
+from kohort.methods.strengths import Strength, with_sum
 from kohort.methods.trees.config import TELLS, Trees, options_of, tree_rounds, words_of
 from kohort.models.rows import Rows
 from kohort.models.trees.learner import TreeLearner, TreeRows
@@ -257,4 +258,5 @@ METHOD = Method(
     secure=lambda config: config.secure,
     example="steps = 1\ndepth = 2\ntrees = 1\nbins = 8\nmin_leaf = 5",
     demo="",
+    strengths=(with_sum("none"), with_sum("masks"), Strength("masks, cells of 20", "masks", ("method.min_cell=20",))),
 )
