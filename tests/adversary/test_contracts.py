@@ -15,10 +15,12 @@ from kohort.protocol import enrolment
 from kohort.protocol.site import Site
 from kohort.protocol.task import Release, Request
 from kohort.protocol.wire import Payload, decode, encode
-from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck
+from kohort.testing import adversary
+from kohort.testing.adversary import ADVERSARY_CHECKS, AdversaryCheck, check_trust
 from kohort.testing.canary import CANARY, shows_canary
 from kohort.testing.checks import ContractViolation
 from kohort.testing.copies import Saved
+from kohort.testing.federation import plan_of
 from kohort.testing.recorded import VICTIM
 from kohort.testing.watch import Victim, handed_back
 
@@ -30,6 +32,18 @@ ROWS = {"raw", "k-anonymous", "k-km"}
 @pytest.mark.parametrize("plan", PLANS, scope="module")
 def test_a_lying_hub_gets_what_the_contract_says(plan: str, check: AdversaryCheck) -> None:
     check(honest(plan))
+
+
+def test_one_call_raises_what_any_check_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leak(_: object) -> None:
+        raise ContractViolation("a planted leak")
+
+    seen: list[object] = []
+    heard, leaks = AdversaryCheck("heard", "", seen.append), AdversaryCheck("leaks", "", leak)
+    monkeypatch.setattr(adversary, "ADVERSARY_CHECKS", (heard, leaks))
+    with pytest.raises(ContractViolation, match="planted"):
+        check_trust(plan_of("silo"), share=0.01)
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("plan", PLANS, scope="module")
