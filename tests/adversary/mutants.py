@@ -45,7 +45,7 @@ SEALED = "tests/methods/additive/test_sealed_totals.py"
 SEALED_TREES = "tests/methods/test_sealed_trees.py"
 ADDITIVE = "tests/methods/additive/test_additive.py"
 OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
-NOISY = "tests/rounds/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
+NOISY = "tests/rounds/domains/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
 AUDITED, LEAKY = (
     "tests/runs/auditing/test_replay.py",
     "tests/runs/auditing/test_leaky.py tests/evaluate/attacks/test_shadow.py",

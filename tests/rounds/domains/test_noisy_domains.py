@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.rounds.test_domains import CANARIES, EXTREME, RARE_CLASS, RARE_WARD, table
+from tests.rounds.domains.test_domains import CANARIES, EXTREME, RARE_CLASS, RARE_WARD, table
 
 from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, SiteError
 from kohort.privacy.dp.gaussian import gaussian_delta

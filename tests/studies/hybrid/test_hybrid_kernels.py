@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.studies.test_hybrid_study import SMALL, cell, plan_of, small_census
+from tests.studies.hybrid.test_hybrid_study import SMALL, cell, plan_of, small_census
 
 from kohort.rng import Streams
 from kohort.runs.run import run

@@ -49,7 +49,7 @@ from kohort.studies.hybrid.tables import GRID, accounting, accuracy_table, cells
 from kohort.studies.hybrid.tuning import Tuned
 from kohort.studies.registry import find_study
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def small_census(rows: int = 4000) -> pl.DataFrame:

@@ -30,7 +30,7 @@ from kohort.studies.partial.times import Measured, time_rows
 from kohort.studies.registry import find_study
 from kohort.tables.datasets.catalogue import open_table
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.studies.test_syntactic_study import TINY, small_table
+from tests.studies.syntactic.test_syntactic_study import TINY, small_table
 
 from kohort.rng import Streams
 from kohort.runs.simulation import Population, populate

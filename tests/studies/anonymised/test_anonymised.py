@@ -37,7 +37,7 @@ DATA = os.environ.get("KOHORT_DATA")
 needs_mammographic = pytest.mark.skipif(
     not (DATA and (Path(DATA) / "mammographic_mass.parquet").is_file()), reason="KOHORT_DATA has no mammographic_mass"
 )
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(scope="module")

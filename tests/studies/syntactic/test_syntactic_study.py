@@ -29,7 +29,7 @@ from kohort.studies.syntactic.plans import (
     quasi_only,
 )
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def small_rows(rows: int = 1200) -> pl.DataFrame:

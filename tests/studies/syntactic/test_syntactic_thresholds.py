@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from tests.studies.test_syntactic_study import small_table
+from tests.studies.syntactic.test_syntactic_study import small_table
 
 from kohort.evaluate.utility import classification
 from kohort.rng import Streams
