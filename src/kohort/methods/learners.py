@@ -137,6 +137,10 @@ class Learners:
         """
         return self.trainings["trees" if isinstance(learner_of(config), Trees) else "additive"]
 
+    def chosen(self, config: LearnerKeys) -> CheckedTraining | None:
+        """As `of`; None where the plan trains a network."""
+        return None if learner_of(config) is None else self.of(config)
+
     def fit(self, config: LearnerKeys, hub: Hub) -> Generator[Ask | RoundEnd, Any, Result]:
         """Learn from the rows that sites made.
 

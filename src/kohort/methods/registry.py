@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kohort.errors import ConfigError, nearest
 from kohort.methods.strengths import Strength
@@ -25,6 +25,9 @@ from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
 from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection
 from kohort.registry import discover, find_namesake
 from kohort.tables.encoder import Encoder
+
+if TYPE_CHECKING:
+    from kohort.rounds.totals.checked_training import CheckedTraining
 
 __all__ = ["GROUP", "Method", "find_method", "methods"]
 
@@ -87,6 +90,9 @@ class Method:
     """The config under a plan's `[model]`, for methods that leave the choice between networks and other learners."""
     example: str = ""
     """TOML lines of `[method]`, and after them of `[sites]`, that the demo and the contract tests run it with."""
+    totals: Callable[[Any], CheckedTraining | None] = lambda _: None
+    """The training over totals of a config; None where it trains or solves in another way. `kohort audit` makes shadow
+    models with it."""
     strengths: tuple[Strength, ...] = ()
     """Settings from its least protection to its most, for `kohort compare --strengths`; none: it is not compared so."""
     demo: str | None = None

@@ -256,6 +256,7 @@ METHOD = Method(
     phases=LEARN.phases,
     secure=LEARN.secure,
     example="anonymise = {k = 5}",
+    totals=LEARN.chosen,
     strengths=(
         Strength("k = 5", "k", ("method.anonymise.k=5",)),
         Strength("k = 5, l = 2", "l", ("method.anonymise.k=5", "method.anonymise.l=2")),

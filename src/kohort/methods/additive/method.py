@@ -233,5 +233,6 @@ METHOD = Method(
     least_pair=least_pair,
     example="rounds = 3",
     demo="",
+    totals=lambda _: TRAINING,
     strengths=(with_sum("masks"), with_budget(4.0), with_budget(0.5)),
 )

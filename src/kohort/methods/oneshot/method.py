@@ -349,6 +349,7 @@ METHOD = Method(
     phases=phases,
     secure=lambda config: config.secure,
     example='[method.secure]\nsum = "masks"\n[policy]\npairs = "open"',
+    totals=lambda config: BINS if uses_bins(config.oneshot) else None,
     strengths=(
         with_sum("masks", 'policy.pairs="open"'),
         with_sum("bfv"),

@@ -424,6 +424,7 @@ METHOD = Method(
     phases=phases,
     secure=secure,
     example="[method.gate]\nk = 2\nrelease_k = 5",
+    totals=LEARN.chosen,
     strengths=(
         Strength("k = 5", "k", _gate_keys(5, 1)),
         Strength("k = 5, l = 2", "l", _gate_keys(5, 2)),

@@ -362,5 +362,6 @@ METHOD = Method(
     phases=LEARN.phases,
     secure=secure,
     example="anonymise = {k = 5}",
+    totals=LEARN.chosen,
     strengths=tuple(Strength(f"k = {k}", "k", (f"method.anonymise.k={k}",)) for k in (5, 20, 80)),
 )

@@ -258,5 +258,6 @@ METHOD = Method(
     secure=lambda config: config.secure,
     example="steps = 1\ndepth = 2\ntrees = 1\nbins = 8\nmin_leaf = 5",
     demo="",
+    totals=lambda _: TRAINING,
     strengths=(with_sum("none"), with_sum("masks"), Strength("masks, cells of 20", "masks", ("method.min_cell=20",))),
 )

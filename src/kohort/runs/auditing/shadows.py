@@ -18,15 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.evaluate.attacks.shadow import as_target_trained, stacked_halves, train_shadows
-from kohort.methods.additive.method import TRAINING as ADDITIVE
-from kohort.methods.learners import LearnerKeys, learner_of
-from kohort.methods.oneshot.bins import BINS, uses_bins
 from kohort.methods.oneshot.design import Cells, Layout
 from kohort.methods.oneshot.state import FILE, load_state
-from kohort.methods.partial.contract import LEARN as PARTIAL
-from kohort.methods.silo import LEARN as SILO
-from kohort.methods.syntactic.method import LEARN as SYNTACTIC
-from kohort.methods.trees.method import TRAINING as TREES
+from kohort.methods.registry import find_method
 from kohort.models.base import Model
 from kohort.models.closed_form.solve import Solver
 from kohort.models.closed_form.statistics import statistics_of_sites, unpack
@@ -44,7 +38,6 @@ from kohort.runs.plan.default_method import trains_network
 __all__ = ["Shadows", "setting_of", "shadows_of", "training_of"]
 
 Bools = NDArray[np.bool_]
-_LEARNERS: Final = {"silo": SILO, "partial": PARTIAL, "syntactic": SYNTACTIC}
 _DEFAULT_PENALTY: Final = 1e-3
 
 
@@ -95,13 +88,7 @@ def training_of(replay: Replay) -> CheckedTraining | None:
     Returns:
         Its training; None where a network is trained or solved.
     """
-    plan = replay.plan
-    if plan.method in ("additive", "trees"):
-        return ADDITIVE if plan.method == "additive" else TREES
-    if plan.method == "oneshot" and uses_bins(plan.config.oneshot):
-        return BINS
-    keys = plan.config if isinstance(plan.config, LearnerKeys) else None
-    return _LEARNERS[plan.method].of(keys) if keys is not None and learner_of(keys) is not None else None
+    return find_method(replay.plan.method).totals(replay.plan.config)
 
 
 def setting_of(replay: Replay, training: CheckedTraining) -> tuple[Setting, int]:
