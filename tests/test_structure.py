@@ -1,9 +1,12 @@
-"""The shape of the source tree: no circles of imports, and a map whose paths exist."""
+"""The shape of the source tree: no circles of imports, a map whose paths exist, and a table that is not out of date."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
+import tomllib
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +16,8 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 MAP = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 LONGEST_FILE = 500
+LARGE = 8
+"""Modules of a package that needs layers of its own."""
 NEW = {"models/cox/"}
 """The answer to where something would go that is not there yet."""
 
@@ -27,10 +32,10 @@ def _tool() -> ModuleType:
 
 
 def _rows(heading: str) -> list[list[str]]:
-    """The cells of the table below a heading of ARCHITECTURE.md."""
+    """The cells of the tables below a heading of ARCHITECTURE.md."""
     section = MAP.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    tables = [part.splitlines()[2:] for part in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for table in tables for line in table]
 
 
 def test_no_module_imports_itself_through_others() -> None:
@@ -45,6 +50,73 @@ def test_no_module_imports_itself_through_others() -> None:
 def test_no_file_is_longer_than_can_be_read() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (SRC / "kohort").rglob("*.py")}
     assert [str(path) for path, length in lengths.items() if length > LONGEST_FILE] == []
+
+
+def _figures(structure: ModuleType) -> dict[str, int]:
+    """What the table of the tree's shape says now, of that which is quick to measure."""
+    known = structure.modules_in(SRC)
+    graph = {name: structure.imports_of(path, known) for name, path in known.items()}
+    return {
+        "source files": len(known),
+        "folders": len({path.parent for path in known.values()}),
+        "functions above McCabe complexity 8": structure.too_complex(SRC),
+        "circles of imports, those inside functions and for types included": structure.circles(graph),
+    }
+
+
+def _out_of_date(rows: list[list[str]], figures: dict[str, int]) -> list[str]:
+    now = {name: int(re.match(r"[\d,]+", last)[0].replace(",", "")) for name, *_, last in rows if name in figures}  # type: ignore[index]
+    return [name for name, found in figures.items() if abs(now[name] - found) > 0.03 * found]
+
+
+def test_the_table_of_the_trees_shape_is_not_out_of_date() -> None:
+    rows, figures = _rows("The shape of the tree"), _figures(_tool())
+    assert _out_of_date(rows, figures) == []
+    assert _out_of_date(rows, {name: round(1.05 * found) + 1 for name, found in figures.items()}) == list(figures)
+
+
+def test_long_docstrings_and_parameters_of_any_type_are_counted() -> None:
+    structure = _tool()
+    code = """
+class Shown:
+    '''One.'''
+    def long(self, a: Any, *b: int, c: dict[str, Any]) -> Any:
+        '''One.
+
+        Two.
+        Three.'''
+    def _hidden(self, d): ...
+class _Hidden:
+    def inside(self, e: Any): ...
+"""
+    trees = [ast.parse(code)]
+    assert structure.share_of_long_docstrings(trees) == 50.0
+    assert structure.share_of_any(trees) == 40.0
+
+
+def test_tests_mirror_src_with_the_exceptions_that_the_map_names() -> None:
+    folders = {
+        str(path.parent.relative_to(SRC / "kohort"))
+        for path in (SRC / "kohort").rglob("*.py")
+        if not str(path.parent).endswith("/embedded")
+    }
+    (said,) = re.findall(r"Tests mirror `src`, with these exceptions:(.*?)stand one folder up", MAP, re.DOTALL)
+    exceptions = {*re.findall(r"`([^`]+)`", said), "testing"}
+    assert {folder for folder in folders if not [*(ROOT / "tests" / folder).glob("**/test_*.py")]} == exceptions
+
+
+def test_every_contract_of_layers_names_all_modules() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = [one for one in project["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
+    assert [one["name"] for one in layers if "containers" in one and not one.get("exhaustive")] == []
+    within = {package for one in layers for package in one.get("containers", ())}
+    sizes = Counter(
+        ".".join(path.parent.relative_to(SRC).parts)
+        for path in (SRC / "kohort").rglob("*.py")
+        if path.stem != "__init__"
+    )
+    large = {package for package, count in sizes.items() if count >= LARGE}
+    assert {package for package in large if package not in within and ".studies." not in package} == set()
 
 
 @pytest.mark.parametrize(("question", "answer"), _rows("Where things are"))

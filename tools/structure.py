@@ -1,9 +1,9 @@
-"""Measure the shape of the source tree: files, folders, import chains, cross-package calls, complexity.
+"""Measure the shape of the source tree: files, folders, docstrings, types, import chains, complexity, calls.
 
     python tools/structure.py [SRC]            figures of the tree at SRC (default: src)
     python tools/structure.py --calls [SRC]    also counts calls between packages in two short runs
 
-`ARCHITECTURE.md` quotes these figures.
+`ARCHITECTURE.md` quotes these figures; `tests/test_structure.py` compares those that are quick to measure.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 COMPLEX = 8
+LONG = 3
+"""Lines of a docstring that says more than what something is for."""
 METHODS = ("additive", "central", "fedavg", "hybrid", "oneshot", "partial", "silo", "syntactic", "trees")
 
 
@@ -122,6 +125,43 @@ def too_complex(src: Path) -> int:
     return len(json.loads(printed.stdout))
 
 
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def public_definitions(tree: ast.AST) -> Iterator[Definition]:
+    """Classes, functions and methods whose names have no leading underscore, nor has a class that they are in."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Definition):
+            if not node.name.startswith("_"):
+                yield node
+                if isinstance(node, ast.ClassDef):
+                    yield from public_definitions(node)
+        else:
+            yield from public_definitions(node)
+
+
+def share_of_long_docstrings(trees: Iterable[ast.AST]) -> float:
+    """Of all public classes, functions and methods, those with a docstring of more than three lines, in per cent."""
+    found = [ast.get_docstring(node) or "" for tree in trees for node in public_definitions(tree)]
+    return _percent(sum(len(text.splitlines()) > LONG for text in found), len(found))
+
+
+def share_of_any(trees: Iterable[ast.AST]) -> float:
+    """Of all parameters but self and cls, those whose type is `Any`, in per cent."""
+    types = []
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = node.args
+                every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+                types += [item.annotation for item in every if item is not None and item.arg not in {"self", "cls"}]
+    return _percent(sum(isinstance(item, ast.Name) and item.id == "Any" for item in types), len(types))
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / max(1, whole), 1)
+
+
 CALLS = """
 import sys, tomllib
 try:
@@ -168,10 +208,13 @@ def main(arguments: list[str]) -> None:
     known = modules_in(src)
     graph = {name: imports_of(path, known) for name, path in known.items()}
     importers = Counter(other for name, others in graph.items() for other in others if other != name)
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in known.values()]
     figures = {
         "files": len(known),
         "folders": len({path.parent for path in known.values()}),
         "lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in known.values()),
+        "public docstrings of more than three lines, per cent": share_of_long_docstrings(trees),
+        "parameters of type Any, per cent": share_of_any(trees),
         "longest import chain": longest_chain(graph),
         "circles of imports": circles(graph),
         "modules imported once": sum(count == 1 for count in importers.values()),
