@@ -7,6 +7,7 @@ import importlib.util
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -142,15 +143,71 @@ def test_every_package_is_on_the_map() -> None:
 
 WORDS = {"company", "keeper", "occasion", "panel", "desk", "crew", "tail", "told", "groundwork", "venue", "premises"}
 WORDS |= {"holding", "trouble"}
+PLAIN = {"told", "tail", "holding"}
+"""Those of them that a sentence may have in their plain sense; a name may not."""
 
 
 def test_modules_classes_and_functions_have_the_fields_own_words() -> None:
     names = [path.stem for path in (SRC / "kohort").rglob("*.py")]
     for path in (SRC / "kohort").rglob("*.py"):
         names += re.findall(r"^ *(?:class|def|async def) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    parts = {part.lower() for name in names for part in re.findall(r"[A-Z]?[a-z]+", name.replace("KeyHolder", ""))}
-    assert parts & WORDS == set()
-    assert {"site", "release", "door"} <= parts
+    assert _parts(names) & WORDS == set()
+    assert {"site", "release", "door"} <= _parts(names)
+    assert _parts(["TellsTail", "site_told"]) & WORDS == {"tail", "told"}
+
+
+def _parts(names: list[str]) -> set[str]:
+    """The words that names are made of, in lower case."""
+    whole = [name.replace("KeyHolder", "") for name in names]
+    return {part.lower() for name in whole for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def _shown_texts(tree: ast.AST, *, command: bool) -> Iterator[str]:
+    """Texts that users see: of errors, hints, help and summaries, and of commands what they are for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            yield from _constants(node.exc)
+        elif isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg in {"help", "hint", "summary", "says", "tells"}:
+                    yield from _constants(keyword.value)
+        elif command and isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield ast.get_docstring(node) or ""
+
+
+def _constants(node: ast.AST) -> list[str]:
+    return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
+def _coinages(text: str) -> list[str]:
+    """Words of our own in a text. "The hub is told" and "a site holding rows" are plain English."""
+    return re.findall(rf"\b(?:{'|'.join(WORDS - PLAIN)})s?\b", text, re.IGNORECASE)
+
+
+def test_constants_errors_and_help_have_the_fields_own_words() -> None:
+    found, constants = {}, []
+    for path in (SRC / "kohort").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = _shown_texts(tree, command="cli" in path.parts)
+        found |= {(path.name, text): words for text in texts if (words := _coinages(text))}
+        stored = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        constants += [name for name in stored if name.isupper()]
+    assert found == {}
+    assert _parts(constants) & WORDS == set()
+    assert {"format", "file"} <= _parts(constants)
+
+
+def test_a_word_of_our_own_in_an_error_or_in_help_is_found() -> None:
+    code = """
+def run(sites: int = option(help="Sites of the company.")) -> None:
+    '''Go to the venue.'''
+    raise DataError(f"no desk of {sites}", hint="Ask the keeper; the hub is told")
+"""
+    tree = ast.parse(code)
+    assert {word for text in _shown_texts(tree, command=True) for word in _coinages(text)} == {
+        *("company", "venue", "desk", "keeper"),
+    }
+    assert not [text for text in _shown_texts(tree, command=False) if "venue" in text]
 
 
 def test_no_state_is_a_dictionary_of_strings() -> None:

@@ -194,10 +194,26 @@ COINAGES = [
     "trouble",
     "liars?",
     "parcels?",
+    r"(?:an?|the|its|each|every) (?:tail|told|holding)s?(?! of (?:the|a) (?:noise|distribution))",
 ]
+"""Words of our own that were given up; of `tail`, `told` and `holding`, which are plain English too, the nouns."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_uses_a_word_of_our_own_for_what_the_field_has_a_name_for(page: Path) -> None:
-    prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
-    assert re.findall(rf"\b(?:{'|'.join(COINAGES)}|hub optimi[sz]ers?)\b", prose, re.IGNORECASE) == []
+    assert _coinages(page.read_text(encoding="utf-8")) == []
+
+
+def _coinages(text: str) -> list[str]:
+    prose = re.sub(r"`[^`]*`", "", text)
+    return re.findall(rf"\b(?:{'|'.join(COINAGES)}|hub optimi[sz]ers?)\b", prose, re.IGNORECASE)
+
+
+def test_plain_uses_of_a_word_are_no_coinages() -> None:
+    assert _coinages("The hub is told bins, a site holding rows has it told, and slots have heavier tails.") == []
+    assert _coinages("A holding joins the tail; each told goes to the venue.") == [
+        "A holding",
+        "the tail",
+        "each told",
+        "venue",
+    ]

@@ -328,7 +328,7 @@ def _read(line: bytes) -> tuple[str, str, frozenset[str], str, str]:
 
 @lru_cache(maxsize=64)
 def _read_book(book: bytes) -> dict[str, tuple[int, _Family]]:
-    """A told book; simulated sites of one process read each once."""
+    """A book that a site sent; simulated sites of one process read each once."""
     if book == NO_BOOK:
         return {}
     try:

@@ -50,7 +50,7 @@ _CHECK_PRIMES = (1048573, 1048571, 1048559, 1048549, 1048517)
 """The five largest primes below 2^20. Slots of `CKKS` add as integers: a change by a multiple of a prime passes that
 prime's check. A total has less than 43 bits, so no change is a multiple of three of them, and at least three checks
 remain (2^-59)."""
-_TAIL = 9.0  # a normal variable is further out than this with probability 2^-62; there are 2^12 of them
+_SIGMAS = 9.0  # a normal variable is further out than this with probability 2^-62; there are 2^12 of them
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Bfv(Ring):
 
     def noise(self, sites: int) -> float:
         """Bits of budget left in a total: log2 of the room over the largest error to expect."""
-        error = sites / 2 + _TAIL * sqrt(sites) * self.deviation  # rounding the plaintexts, and what encryption adds
+        error = sites / 2 + _SIGMAS * sqrt(sites) * self.deviation  # rounding the plaintexts, and what encryption adds
         return log2(self.modulus / (2 * self.plain_modulus)) - log2(error)
 
     def is_good_for(self, sites: int) -> bool:

@@ -376,7 +376,7 @@ class CheckedTraining:
         rounds = (self.discloses or self.seals)(approved)
         if not rounds or has_budget(approved):
             return []
-        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=rounds, read_by=_TOLD)]
+        return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=rounds, read_by=_FACTS_IN_CLEAR)]
 
     def _read(self, approved: ApprovedPlan, steps: list[Step]) -> list[Step]:
         """The steps of a sum, of which is said that sites alone read it, where that holds for all its totals."""
@@ -445,7 +445,7 @@ class CheckedTraining:
 
 
 _SEALED: Final = "sealed: sites alone can read the totals, or a hub with a site on its side"
-_TOLD: Final = "read in clear; the same facts from every site, about all sites together"
+_FACTS_IN_CLEAR: Final = "read in clear; the same facts from every site, about all sites together"
 """Who reads sealed totals, and what follows from them."""
 
 
