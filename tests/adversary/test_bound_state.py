@@ -17,7 +17,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.wire import Payload
 from kohort.rounds import dp_accounts, summing
 from kohort.rounds.clusters import join_cluster
-from kohort.rounds.totals import course, summed
+from kohort.rounds.totals import protocol, summed
 from kohort.runs.backend import Simulation
 from kohort.runs.run import Outcome, run
 from kohort.testing import plan_of, tables
@@ -108,7 +108,7 @@ def test_noise_in_shares_is_over_one_list_of_sites(name: str, monkeypatch: pytes
     own |= {"rounds": 3} if name == "additive" else {}
     made = plan_of(name, own=own, train=STEPS if name == "fedavg" else None)
     frames = {f"{site} {part}": frame for site, frame in tables().items() for part in range(2)}
-    where: Any = summed if name == "fedavg" else course
+    where: Any = summed if name == "fedavg" else protocol
     honest, begin = where.secure_sum, summing._begin
     over: list[int] = []
 

@@ -22,8 +22,8 @@ from kohort.models.trees.options import SCALE
 from kohort.protocol.wire import decode
 from kohort.rounds.totals import checked_training
 from kohort.rounds.totals.checked_training import CheckedTraining
-from kohort.rounds.totals.course import Course
 from kohort.rounds.totals.learner import Memory
+from kohort.rounds.totals.protocol import TotalsProtocol
 from kohort.runs.config import load_plan
 from kohort.testing import listening
 
@@ -37,9 +37,9 @@ def opened(monkeypatch: pytest.MonkeyPatch, **method: Any) -> tuple[list[Any], l
     heard: list[Any] = []
     true: dict[int, Any] = {}
     learners: list[Any] = []
-    honest, taken = Course.keep, Growth.take
+    honest, taken = TotalsProtocol.keep, Growth.take
 
-    def keep(self: Course, number: int, total: Any, sites: Any) -> None:
+    def keep(self: TotalsProtocol, number: int, total: Any, sites: Any) -> None:
         growth = self.learner.inner.growth  # type: ignore[attr-defined]
         if growth is not None:
             length = growth.length
@@ -51,7 +51,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, **method: Any) -> tuple[list[Any], l
         true.setdefault(len(heard), total.copy())
         return taken(self, total)
 
-    monkeypatch.setattr(Course, "keep", keep)
+    monkeypatch.setattr(TotalsProtocol, "keep", keep)
     monkeypatch.setattr(Growth, "take", take)
     _run(_plan(3, method=method))
     return heard, [true[place] for place in sorted(true)], learners

@@ -28,8 +28,8 @@ from kohort.models.rows import encode_rows
 from kohort.privacy.dp.accounting import calibrate
 from kohort.protocol.wire import decode
 from kohort.rounds.totals import checked_training
-from kohort.rounds.totals.course import Course
 from kohort.rounds.totals.learner import Memory, Setting, learn_pooled
+from kohort.rounds.totals.protocol import TotalsProtocol
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
@@ -202,13 +202,13 @@ def test_a_class_of_few_rows_is_refused() -> None:
 
 def _opened_counts(monkeypatch: pytest.MonkeyPatch) -> np.ndarray[Any, Any]:
     """What the hub opens of the first total."""
-    opened, honest = [], Course.keep
+    opened, honest = [], TotalsProtocol.keep
 
-    def keep(self: Course, number: int, total: Any, sites: Any) -> None:
+    def keep(self: TotalsProtocol, number: int, total: Any, sites: Any) -> None:
         opened.append(total.copy())
         honest(self, number, total, sites)
 
-    monkeypatch.setattr(Course, "keep", keep)
+    monkeypatch.setattr(TotalsProtocol, "keep", keep)
     fitted(rounds=2)
     return np.asarray(opened[0][:-1])
 
@@ -241,9 +241,9 @@ def test_a_site_that_tells_other_bins_than_the_others_is_outvoted(monkeypatch: p
 
 
 def test_sites_take_no_step_from_a_total_that_is_not_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Course.inputs
+    honest = TotalsProtocol.inputs
 
-    def inputs(self: Course, number: int) -> dict[str, bytes]:
+    def inputs(self: TotalsProtocol, number: int) -> dict[str, bytes]:
         said = honest(self, number)
         if number == 2:
             total = np.frombuffer(said["total"], dtype="<u8").copy()
@@ -251,7 +251,7 @@ def test_sites_take_no_step_from_a_total_that_is_not_theirs(monkeypatch: pytest.
             said = {**said, "total": total.tobytes()}
         return said
 
-    monkeypatch.setattr(Course, "inputs", inputs)
+    monkeypatch.setattr(TotalsProtocol, "inputs", inputs)
     with pytest.raises(IntegrityError, match="not the sum of what the listed sites contributed"):
         fitted(rounds=4)
     monkeypatch.setattr(checked_training, "proven_total", lambda secret, binding, sites, total: total[:-1])
@@ -510,9 +510,9 @@ def _pair_counts() -> np.ndarray:
 
 
 def test_a_rounded_total_that_the_key_holder_did_not_sign_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Course.inputs
+    honest = TotalsProtocol.inputs
 
-    def inputs(self: Course, number: int) -> dict[str, bytes]:
+    def inputs(self: TotalsProtocol, number: int) -> dict[str, bytes]:
         said = honest(self, number)
         if number == 2:
             total = np.frombuffer(said["total"], dtype="<u8").copy()
@@ -521,7 +521,7 @@ def test_a_rounded_total_that_the_key_holder_did_not_sign_is_refused(monkeypatch
         return said
 
     asked = {"rounds": 4, "metric": "gram", "secure": {"sum": "bfv"}}
-    monkeypatch.setattr(Course, "inputs", inputs)
+    monkeypatch.setattr(TotalsProtocol, "inputs", inputs)
     with pytest.raises(IntegrityError, match="not what the key-holder opened"):
         fitted(**asked)
     monkeypatch.setattr(checked_training, "signed_total", lambda *given: given[-1][:-8])

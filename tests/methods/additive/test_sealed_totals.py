@@ -22,7 +22,7 @@ from kohort.models.additive.model import AdditiveModel, means_of
 from kohort.models.additive.precision import rounded_mean
 from kohort.protocol.wire import decode
 from kohort.rounds.totals.checked_training import CheckedTraining
-from kohort.rounds.totals.course import Course
+from kohort.rounds.totals.protocol import TotalsProtocol
 from kohort.runs.config import load_plan
 from kohort.runs.run import run
 from kohort.testing import listening
@@ -50,13 +50,13 @@ def small_plan(**own: Any) -> Any:
 def opened(monkeypatch: pytest.MonkeyPatch, **own: Any) -> tuple[list[tuple[Any, Any]], AdditiveModel]:
     """The hub's learner before each total and the numbers that it opens, without the check value; and the model."""
     heard: list[tuple[Any, Any]] = []
-    honest = Course.keep
+    honest = TotalsProtocol.keep
 
-    def keep(self: Course, number: int, total: Any, sites: Any) -> None:
+    def keep(self: TotalsProtocol, number: int, total: Any, sites: Any) -> None:
         heard.append((self.learner, from_residues(total[:-1]).view(np.int64)))
         honest(self, number, total, sites)
 
-    monkeypatch.setattr(Course, "keep", keep)
+    monkeypatch.setattr(TotalsProtocol, "keep", keep)
     model = run(small_plan(pairs=0, **own), seed=0, tables={"": people(2)}).model
     assert isinstance(model, AdditiveModel)
     return heard, model

@@ -47,11 +47,11 @@ from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, reserve
 from kohort.rounds.group_secrets import agree_on_secret, secret_of, secret_step
 from kohort.rounds.phase_rows import reported_rows, rows_of
 from kohort.rounds.summing import SumState, SumTask, open_session, sum_steps, sum_task
-from kohort.rounds.totals.course import ROOM, Course, CourseTasks
 from kohort.rounds.totals.learner import Learner, Setting, Whole, bounded
 from kohort.rounds.totals.learner_state import LearnerState, first_key, next_key
 from kohort.rounds.totals.pairs import rounds_next, rounds_pairs, signed_total, small_pairs
 from kohort.rounds.totals.protection import grouped, has_budget, is_checked, scheme_of, seals_next
+from kohort.rounds.totals.protocol import ROOM, TotalsProtocol, TotalsTasks
 from kohort.tables.encoder import Encoder
 
 __all__ = ["CheckedTraining", "is_checked", "scheme_of"]
@@ -429,19 +429,19 @@ class CheckedTraining:
             members = len((yield from open_session(hub, find_scheme(scheme_of(approved)))).members)
         seed = hub.streams.bytes("start", length=16)
         setting = self.setting(approved, hub.encoder, seed, members, sigma)
-        tasks = CourseTasks(self.total, self.pair_total, self.own, self.catch_up, self.tell)
-        course = Course(hub=hub, seed=seed, tasks=tasks, learner=self.start(setting))
+        tasks = TotalsTasks(self.total, self.pair_total, self.own, self.catch_up, self.tell)
+        training = TotalsProtocol(hub=hub, seed=seed, tasks=tasks, learner=self.start(setting))
         first = 0
         if hub.resume is not None:
-            first = course.resume(hub.resume.round, hub.resume.state)
-            model = course.learner.model
+            first = training.resume(hub.resume.round, hub.resume.state)
+            model = training.learner.model
             yield RoundEnd(round=first - 1, rounds=rounds, model=model, state=hub.resume.state, resumed=True)
         for number in range(first, rounds):
-            if course.learner.finished:
+            if training.learner.finished:
                 break
-            yield from course.round(number)
-            yield RoundEnd(round=number, rounds=rounds, model=course.learner.model, state=course.state())
-        return course.learner
+            yield from training.round(number)
+            yield RoundEnd(round=number, rounds=rounds, model=training.learner.model, state=training.state())
+        return training.learner
 
 
 _SEALED: Final = "sealed: sites alone can read the totals, or a hub with a site on its side"

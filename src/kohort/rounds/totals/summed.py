@@ -24,7 +24,7 @@ from kohort.rounds.loop import Participant
 from kohort.rounds.phase_training import phase_rounds
 from kohort.rounds.plan_account import shared_sigma
 from kohort.rounds.summing import Total, open_session, secure_sum
-from kohort.rounds.totals.course import AnnouncedTotals
+from kohort.rounds.totals.protocol import AnnouncedTotals
 from kohort.rounds.totals.summed_model import (
     LARGEST,
     HubPart,

@@ -21,13 +21,13 @@ from kohort.rounds.totals.learner import Learner
 from kohort.rounds.totals.pairs import SIGNATURE, rounds_next, with_signature
 from kohort.rounds.totals.protection import is_checked, seals_next
 
-__all__ = ["ROOM", "AnnouncedTotals", "Course", "CourseTasks"]
+__all__ = ["ROOM", "AnnouncedTotals", "TotalsProtocol", "TotalsTasks"]
 
 ROOM = 2**59
 """A total lies within this bound either way, so that it is told apart modulo 2^61 - 1."""
 
 
-class CourseTasks(NamedTuple):
+class TotalsTasks(NamedTuple):
     """What sites are asked."""
 
     total: SumTask
@@ -116,10 +116,10 @@ class AnnouncedTotals:
 
 
 @dataclass(kw_only=True)
-class Course(AnnouncedTotals):
+class TotalsProtocol(AnnouncedTotals):
     """The hub's side: the learner, and the totals that it follows from."""
 
-    tasks: CourseTasks
+    tasks: TotalsTasks
     learner: Learner
 
     def round(self, number: int) -> Generator[Ask | RoundEnd, Any, None]:
