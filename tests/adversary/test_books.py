@@ -59,7 +59,7 @@ def open_total(
         }
     )  # fmt: skip
     opened: list[list[int]] = []
-    made, take, drawn = Site.__init__, summed.Stretch.take, Streams.bytes
+    made, take, drawn = Site.__init__, summed.SummedPhases.take, Streams.bytes
 
     def same_start(self: Streams, *names: Any, **options: Any) -> bytes:
         if names == ("ledger",):  # a real site keeps this key
@@ -76,7 +76,7 @@ def open_total(
 
     with monkeypatch.context() as patched:
         patched.setattr(Site, "__init__", keeping)
-        patched.setattr(summed.Stretch, "take", listen)
+        patched.setattr(summed.SummedPhases, "take", listen)
         patched.setattr(oneshot, "check_total", lambda _, total: opened.append(np.asarray(total).tolist()))
         patched.setattr(Streams, "bytes", same_start)
         run(plan, seed=next(_RUNS), tables={name: rows(name) for name in sites})

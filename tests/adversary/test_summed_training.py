@@ -16,7 +16,7 @@ from kohort.errors import IntegrityError, KohortError
 from kohort.protocol.hub import Ask
 from kohort.rounds import summing
 from kohort.rounds.totals import summed_tasks
-from kohort.rounds.totals.summed import Stretch
+from kohort.rounds.totals.summed import SummedPhases
 from kohort.runs.config import Plan
 from kohort.runs.run import Outcome, run
 from kohort.testing import plan_of, tables
@@ -34,13 +34,13 @@ def outcome(scheme: str = "masks") -> Outcome:
 
 def lie(monkeypatch: pytest.MonkeyPatch, change: Tamper, *, round_number: int = 1) -> None:
     """Let the hub announce something else in one round."""
-    honest = Stretch.inputs
+    honest = SummedPhases.inputs
 
-    def inputs(self: Stretch, number: int) -> dict[str, bytes]:
+    def inputs(self: SummedPhases, number: int) -> dict[str, bytes]:
         said = honest(self, number)
         return change(said) if number == round_number else said
 
-    monkeypatch.setattr(Stretch, "inputs", inputs)
+    monkeypatch.setattr(SummedPhases, "inputs", inputs)
 
 
 def raised(said: dict[str, bytes]) -> dict[str, bytes]:

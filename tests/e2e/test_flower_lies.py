@@ -22,7 +22,7 @@ from kohort.privacy.ledger.verify import verify_ledger
 from kohort.protocol.enrolment import PREPARE
 from kohort.protocol.hub import Ask, Replies
 from kohort.protocol.wire import Payload
-from kohort.rounds.totals.summed import Stretch
+from kohort.rounds.totals.summed import SummedPhases
 from kohort.rounds.training import TRAIN
 from kohort.runs.config import read_plan
 from kohort.runs.run import run
@@ -69,14 +69,14 @@ def test_a_lying_hub_gets_one_word_and_leaves_a_line_at_every_site(
         assert (last["event"], last["what"]) == ("refusal", "train")
         assert "asks for no 'train'" in last["reason"]
 
-    inputs = Stretch.inputs
+    inputs = SummedPhases.inputs
 
-    def another_total(self: Stretch, number: int) -> dict[str, bytes]:
+    def another_total(self: SummedPhases, number: int) -> dict[str, bytes]:
         said = inputs(self, number)
         return {**said, "total": bytes(len(said["total"]))} if number else said
 
     with monkeypatch.context() as patch:
-        patch.setattr(Stretch, "inputs", another_total)
+        patch.setattr(SummedPhases, "inputs", another_total)
         with pytest.raises(IntegrityError, match="tampered"):
             three.run_here(three.root / "lie-2", plan, seed=3)
 

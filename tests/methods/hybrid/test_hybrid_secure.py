@@ -17,7 +17,7 @@ from kohort.models.dp_sgd import fit
 from kohort.privacy.dp.accounting import Event, epsilon_of
 from kohort.rounds import peers
 from kohort.rounds.totals import summed, summed_tasks
-from kohort.rounds.totals.summed import Stretch
+from kohort.rounds.totals.summed import SummedPhases
 from kohort.rounds.totals.summed_tasks import SUM_MODELS, SUM_UPDATES
 
 MASKS: dict[str, Any] = {"secure": {"sum": "masks"}}
@@ -152,13 +152,13 @@ def test_sites_start_from_no_mean_and_take_no_step_that_is_not_theirs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the peers, a hub announces another mean, or another total."""
-    honest = Stretch.inputs
+    honest = SummedPhases.inputs
 
-    def lie(self: Stretch, number: int) -> dict[str, bytes]:
+    def lie(self: SummedPhases, number: int) -> dict[str, bytes]:
         said = honest(self, number)
         return _raised(said, name) if name in said and number >= PEERS["rounds"] else said
 
-    monkeypatch.setattr(Stretch, "inputs", lie)
+    monkeypatch.setattr(SummedPhases, "inputs", lie)
     with pytest.raises(IntegrityError, match="not the sum of what the listed sites contributed"):
         carry_out(hybrid(PEERS, STEP, **MASKS))
 
@@ -202,20 +202,20 @@ def _totals(monkeypatch: pytest.MonkeyPatch, normal: float) -> dict[int, np.ndar
     """The total of every round, with every normal of the noise replaced by one number."""
     found: dict[int, np.ndarray[Any, Any]] = {}
     grids: list[Any] = []
-    take, grid_of = Stretch.take, summed.grid_of
+    take, grid_of = SummedPhases.take, summed.grid_of
 
     def grid(*arguments: Any) -> Any:
         grids.append(grid_of(*arguments))
         return grids[-1]
 
-    def listen(self: Stretch, number: int, total: Any) -> None:
+    def listen(self: SummedPhases, number: int, total: Any) -> None:
         take(self, number, total)
         found[number] = from_residues(total.values[:-1]).view(np.int64) / grids[-1].scale
 
     with monkeypatch.context() as patch:
         patch.setattr(fit, "gaussian", lambda key, count, **_: np.full(count, normal))
         patch.setattr(summed, "grid_of", grid)
-        patch.setattr(Stretch, "take", listen)
+        patch.setattr(SummedPhases, "take", listen)
         carry_out(hybrid(*QUIET, **PLAIN))
     return found
 

@@ -134,9 +134,9 @@ def test_sites_that_missed_rounds_are_told_what_the_hub_trained(monkeypatch: pyt
         plain(site, announced, places, hub)
 
     caught: list[int] = []
-    missed = summed.Stretch._missed
+    missed = summed.SummedPhases._missed
     monkeypatch.setattr(summed_tasks, "_advance", advance)
-    monkeypatch.setattr(summed.Stretch, "_missed", lambda *given: caught.append(1) or missed(*given))
+    monkeypatch.setattr(summed.SummedPhases, "_missed", lambda *given: caught.append(1) or missed(*given))
     faults = {"count": 8, "faults": {"drop": 0.05}, "quorum": 0.3}
     found = outcome(gate={"k": 150}, sites=faults, own={**SUM, "secure": {"sum": "none"}}, train={"rounds": 10})
     assert found.dropped

@@ -21,7 +21,7 @@ from kohort.rounds.loop import RoundOptions, federated_rounds
 from kohort.rounds.peers import PeerRounds, peer_rounds
 from kohort.rounds.phase_training import TRAIN_PHASE
 from kohort.rounds.totals.summed import mean_model, require_enough, summed_rounds
-from kohort.rounds.totals.summed_model import stretch_of
+from kohort.rounds.totals.summed_model import summed_rounds_of
 
 __all__ = ["Progress"]
 
@@ -95,7 +95,7 @@ class Progress:
     def over_sums(self, number: int, total: int) -> Generator[Ask | RoundEnd, Any, None]:
         """Run this phase with the hub, and those that follow it without peers in between, over secure sums."""
         approved = self._hub.approved
-        rounds = stretch_of(approved, number)
+        rounds = summed_rounds_of(approved, number)
         if rounds.start < self.round:  # it was run together with the phase before
             return
         yield from self._share_secret()

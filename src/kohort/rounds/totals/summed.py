@@ -42,11 +42,11 @@ from kohort.rounds.totals.summed_tasks import (
     sum_length,
 )
 
-__all__ = ["Stretch", "mean_model", "require_enough", "summed_rounds"]
+__all__ = ["SummedPhases", "mean_model", "require_enough", "summed_rounds"]
 
 
 @dataclass(kw_only=True)
-class Stretch(AnnouncedTotals):
+class SummedPhases(AnnouncedTotals):
     """The hub's side of phases that follow each other: the model, and the totals that it follows from."""
 
     model: SummedModel
@@ -124,7 +124,7 @@ def summed_rounds(
     last_round: int,
     start: Mapping[str, bytes] | None = None,
     participant: Participant | None = None,
-) -> Generator[Ask | RoundEnd, Any, Stretch]:
+) -> Generator[Ask | RoundEnd, Any, SummedPhases]:
     """Train over secure sums.
 
     Args:
@@ -146,7 +146,7 @@ def summed_rounds(
         start = {name.removeprefix("stretch_"): array.tobytes() for name, array in kept.items()}
     beside = dict(start or {"start": hub.streams.bytes("start", length=16)})
     model, seed = _begun(hub, rounds.start, beside, members), beside.pop("start")
-    stretch = Stretch(
+    training = SummedPhases(
         hub=hub,
         seed=seed,
         begin=rounds.start,
@@ -157,19 +157,19 @@ def summed_rounds(
     )
     first = rounds.start
     if hub.resume is not None and hub.resume.round in rounds:
-        first = stretch.resume(hub.resume.round, hub.resume.state)
-        resumed = hub.model_of(stretch.model.weights)
+        first = training.resume(hub.resume.round, hub.resume.state)
+        resumed = hub.model_of(training.model.weights)
         yield RoundEnd(round=first - 1, rounds=last_round, model=resumed, state=hub.resume.state, resumed=True)
     length = sum_length(hub.network, hub.approved)
     for number in range(first, rounds.stop):
-        yield from stretch.catch_up(CATCH_UP, number)
+        yield from training.catch_up(CATCH_UP, number)
         total: Total = yield from secure_sum(
-            hub, SUM_UPDATES, length=length, round_number=number, inputs=stretch.inputs(number)
+            hub, SUM_UPDATES, length=length, round_number=number, inputs=training.inputs(number)
         )
-        stretch.take(number, total)
-        found = hub.model_of(stretch.model.weights)
-        yield RoundEnd(round=number, rounds=last_round, model=found, state=stretch.state())
-    return stretch
+        training.take(number, total)
+        found = hub.model_of(training.model.weights)
+        yield RoundEnd(round=number, rounds=last_round, model=found, state=training.state())
+    return training
 
 
 def _begun(hub: Hub, first: int, start: Mapping[str, bytes], members: int) -> SummedModel:

@@ -24,7 +24,17 @@ from kohort.rounds.dp_accounts import Shares
 from kohort.rounds.phase_training import phase_rounds
 from kohort.rounds.private_defaults import lowered_rate
 
-__all__ = ["EXTRA", "LARGEST", "HubPart", "SummedModel", "deviation_of", "grid_of", "mean_of", "phase_at", "stretch_of"]
+__all__ = [
+    "EXTRA",
+    "LARGEST",
+    "HubPart",
+    "SummedModel",
+    "deviation_of",
+    "grid_of",
+    "mean_of",
+    "phase_at",
+    "summed_rounds_of",
+]
 
 LEAST_GRID_UNITS = 8
 """Rounding must be fine compared with a share of the noise."""
@@ -57,7 +67,7 @@ def phase_at(approved: ApprovedPlan, round_number: int) -> int:
     raise IntegrityError(f"the approved plan has no round {round_number}")
 
 
-def stretch_of(approved: ApprovedPlan, number: int) -> range:
+def summed_rounds_of(approved: ApprovedPlan, number: int) -> range:
     """The rounds of all phases with the hub that follow each other without a phase among peers in between.
 
     Args:

@@ -57,7 +57,7 @@ from kohort.rounds.totals.summed_model import (
     grid_of,
     mean_of,
     phase_at,
-    stretch_of,
+    summed_rounds_of,
 )
 from kohort.rounds.training import TrainingState
 
@@ -112,7 +112,7 @@ def _binding(approved: ApprovedPlan, task: str, round_number: int) -> bytes:
 
 def _at_round(site: Site, round_number: int, inputs: Mapping[str, bytes], members: int) -> SummedModel:
     """The weights of a round, computed here from what came with the request."""
-    state, first = site.state(SummedState), stretch_of(site.plan, phase_at(site.plan, round_number)).start
+    state, first = site.state(SummedState), summed_rounds_of(site.plan, phase_at(site.plan, round_number)).start
     _start(site, first, inputs, members)
     if round_number > first and state.round == round_number - 1:
         _advance(site, inputs.get("total", b""), inputs.get("sites", b""), inputs.get("hub", b""))
@@ -316,7 +316,7 @@ SUM_MODELS = sum_task(
 def _catch_up(site: Site, request: Request) -> Release:
     """Take the steps of rounds this site missed; each total is verified like any other."""
     state, arrays, blobs = site.state(SummedState), request.payload.arrays, request.payload.blobs
-    agreed, first = site.state(SumState).agreed, stretch_of(site.plan, phase_at(site.plan, request.round)).start
+    agreed, first = site.state(SumState).agreed, summed_rounds_of(site.plan, phase_at(site.plan, request.round)).start
     if state.model is None and agreed is None:
         raise SiteError(f"site {site.name!r} took part in no round, so it has nothing to catch up with")
     members = state.members if agreed is None else len(agreed.session.members)
