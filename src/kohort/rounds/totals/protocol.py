@@ -141,8 +141,8 @@ class TotalsProtocol(AnnouncedTotals):
 
     def listen(self, number: int) -> Generator[Ask | RoundEnd, Any, None]:
         """Learn from the sites what follows from a sealed total: what most of them say."""
-        payload, informed = Payload(blobs=self.inputs(number + 1)), _Informed(self.learner)
-        expect = Expect(check=informed.take, arrays=dict(self.learner.tells))
+        payload, agreed = Payload(blobs=self.inputs(number + 1)), _AgreedReplies(self.learner)
+        expect = Expect(check=agreed.take, arrays=dict(self.learner.tells))
         replies: Replies = yield Ask(
             task=self.tasks.tell, to=self.hub.sites, payload=payload, round=number, expect=expect
         )
@@ -152,7 +152,7 @@ class TotalsProtocol(AnnouncedTotals):
             raise IntegrityError(
                 "sites say different things about one total", hint="Find out which of them is at fault"
             )
-        self.learner = informed.by[most]
+        self.learner = agreed.by[most]
 
     def checked_total(self, number: int) -> Generator[Ask | RoundEnd, Any, tuple[Integers, tuple[str, ...]]]:
         """The total of a secure sum, with its check value."""
@@ -196,7 +196,7 @@ class TotalsProtocol(AnnouncedTotals):
 
 
 @dataclass(frozen=True)
-class _Informed:
+class _AgreedReplies:
     """The learners that follow from what sites tell: one for all who say the same."""
 
     learner: Learner
