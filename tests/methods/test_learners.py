@@ -19,7 +19,7 @@ from kohort.models.files import load_model
 from kohort.privacy.contract import Contract
 from kohort.privacy.guarantee import Aggregate, Cells, KAnonymous, SecureSum
 from kohort.rng import Streams
-from kohort.rounds.totals.learner import Memory, learn_pooled
+from kohort.rounds.totals.learner import RowCache, learn_pooled
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.explain import explain_plan
@@ -151,7 +151,7 @@ def test_only_the_anonymised_cells_of_quasi_identifiers_are_learned_from(kind: s
         x[column.of_row >= 0, column.first] = 0.123
     learner, other = training.start(setting), replace(rows, x=x)
     assert outcome.model.kind == kind
-    found = [learner.contribution(part, Memory()) for part in (rows, other)]
+    found = [learner.contribution(part, RowCache()) for part in (rows, other)]
     if kind == "additive":
         assert (found[0] == found[1]).all()
         return

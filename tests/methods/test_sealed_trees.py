@@ -22,7 +22,7 @@ from kohort.models.trees.options import SCALE
 from kohort.protocol.wire import decode
 from kohort.rounds.totals import checked_training
 from kohort.rounds.totals.checked_training import CheckedTraining
-from kohort.rounds.totals.learner import Memory
+from kohort.rounds.totals.learner import RowCache
 from kohort.rounds.totals.protocol import TotalsProtocol
 from kohort.runs.config import load_plan
 from kohort.testing import listening
@@ -112,8 +112,8 @@ def first_level() -> tuple[ForestLearner, ForestLearner]:
     setting = _setting(_plan(3))
     rows = encode_rows(setting.encoder, TABLE)
     learner = ForestLearner.start(setting)
-    learner = learner.after(learner.contribution(rows, Memory()), 3)
-    return learner, learner.after(learner.contribution(rows, Memory()), 3)
+    learner = learner.after(learner.contribution(rows, RowCache()), 3)
+    return learner, learner.after(learner.contribution(rows, RowCache()), 3)
 
 
 def test_a_hub_that_is_told_grows_the_same_trees() -> None:
@@ -225,7 +225,7 @@ def test_leaves_hold_as_many_rows_as_the_policy_asks_for() -> None:
     def smallest(least: int) -> int:
         setting = _setting(_plan(3, method={"min_leaf": 1}, policy={"min_cell": least}))
         learner, rows = ForestLearner.start(setting), encode_rows(setting.encoder, TABLE)
-        memory = Memory()
+        memory = RowCache()
         for _ in range(3):
             learner = learner.after(learner.contribution(rows, memory), 3)
         part = learner.inner.rows_of(rows)

@@ -17,7 +17,7 @@ from kohort.models.trees.level import LevelSplits
 from kohort.privacy.guarantee import Cells
 from kohort.privacy.policy import Policy
 from kohort.rng import Streams
-from kohort.rounds.totals.learner import Memory, Setting, learn_pooled
+from kohort.rounds.totals.learner import RowCache, Setting, learn_pooled
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.explain import explain_plan
@@ -214,12 +214,12 @@ def test_what_sites_tell_must_fit() -> None:
     setting = _setting(_plan(3, method={"min_cell": 8}))
     learner = ForestLearner.start(setting)
     rows = encode_rows(setting.encoder, TABLE)
-    after = learner.after(learner.contribution(rows, Memory()), 3)
+    after = learner.after(learner.contribution(rows, RowCache()), 3)
     told = after.disclosed()
     assert learner.informed(told).length == after.length
     with pytest.raises(IntegrityError, match="do not fit"):
         learner.informed({**told, "bins.cells": told["bins.cells"] + 1})
-    counted = after.after(after.contribution(rows, Memory()), 3)
+    counted = after.after(after.contribution(rows, RowCache()), 3)
     layout = counted.disclosed()["layout"]
     assert after.informed(counted.disclosed()).length == counted.length
     with pytest.raises(IntegrityError, match="do not fit"):

@@ -21,7 +21,7 @@ from kohort.models.rows import encode_rows
 from kohort.privacy.guarantee import Pairs
 from kohort.protocol.plan.phases import SecureSumSection
 from kohort.protocol.wire import decode
-from kohort.rounds.totals.learner import Memory, learn_pooled
+from kohort.rounds.totals.learner import RowCache, learn_pooled
 from kohort.runs.config import load_plan
 from kohort.runs.run import run
 from kohort.testing import listening
@@ -64,11 +64,11 @@ def test_federated_is_pooled_bit_for_bit(target: str) -> None:
 
 def test_it_is_restored_at_every_total() -> None:
     given, encoder = setting(plan(rounds=ROUNDS), 1)
-    learner, rows, memory = start(given), encode_rows(encoder, training_rows(plan())), Memory()
+    learner, rows, memory = start(given), encode_rows(encoder, training_rows(plan())), RowCache()
     for _ in range(ROUNDS):
         again = start(given).restored(learner.checkpoint())
         total = learner.contribution(rows, memory)
-        assert (again.contribution(rows, Memory()) == total).all()
+        assert (again.contribution(rows, RowCache()) == total).all()
         told = again.tells
         learner, moved = learner.after(total, 1), again.after(total, 1)
         if told:
@@ -141,7 +141,7 @@ def test_the_pairs_form_no_cycle_and_sites_refuse_others() -> None:
     assert learner.looked_at
     assert len(learner.looked_at) < len({column for pair in learner.looked_at for column in pair})
     rows = encode_rows(learner.setting.encoder, training_rows(plan()))
-    chosen = learner.after(learner.contribution(rows, Memory()), 1)
+    chosen = learner.after(learner.contribution(rows, RowCache()), 1)
     told = chosen.disclosed()
     heard = learner.informed(told)
     assert heard.descent is None  # a hub is told bins, not values
@@ -158,7 +158,7 @@ def test_the_pairs_form_no_cycle_and_sites_refuse_others() -> None:
 def at_choice(**own: Any) -> ExactLearner:
     """The learner before the cells of pairs are counted."""
     given, encoder = setting(plan(rounds=ROUNDS, **own), 1)
-    learner, rows, memory = start(given), encode_rows(encoder, training_rows(plan())), Memory()
+    learner, rows, memory = start(given), encode_rows(encoder, training_rows(plan())), RowCache()
     for _ in range(7):
         assert learner.sealed
         learner = learner.after(learner.contribution(rows, memory), 1)

@@ -28,7 +28,7 @@ from kohort.models.rows import encode_rows
 from kohort.privacy.dp.accounting import calibrate
 from kohort.protocol.wire import decode
 from kohort.rounds.totals import checked_training
-from kohort.rounds.totals.learner import Memory, Setting, learn_pooled
+from kohort.rounds.totals.learner import RowCache, Setting, learn_pooled
 from kohort.rounds.totals.protocol import TotalsProtocol
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
@@ -293,12 +293,12 @@ def _private(target: str) -> tuple[PrivateLearner, Any]:
 def test_one_row_adds_no_more_than_the_sensitivity(target: str) -> None:
     learner, rows = _private(target)
     for number in range(3):
-        without = learner.contribution(rows.part(1, rows.count), Memory())
+        without = learner.contribution(rows.part(1, rows.count), RowCache())
         norms = [
-            float(np.linalg.norm((learner.contribution(rows.part(a, a + 1), Memory())).astype(float)))
+            float(np.linalg.norm((learner.contribution(rows.part(a, a + 1), RowCache())).astype(float)))
             for a in range(40)
         ]
-        whole = learner.contribution(rows, Memory())
+        whole = learner.contribution(rows, RowCache())
         assert float(np.linalg.norm((whole - without).astype(float))) <= learner.sensitivity * (1 + 1e-9)
         assert max(norms) <= learner.sensitivity * (1 + 1e-9)
         if number == 0 and target != "cost":
@@ -311,10 +311,10 @@ def test_residuals_of_two_classes_are_cut_but_not_below_those_of_a_rare_class() 
     assert learner._cut(np.asarray([600.0, 400.0])) == 0.8
     assert learner._cut(np.asarray([950.0, 50.0])) == pytest.approx(0.95)
     assert learner._cut(np.asarray([-3.0, 99.0])) == pytest.approx(0.99), "noise may make a count negative"
-    counted = learner.after(learner.contribution(rows, Memory()) * 4, 4)
+    counted = learner.after(learner.contribution(rows, RowCache()) * 4, 4)
     assert counted.sensitivity == pytest.approx(2.0**28 * counted.cut * sqrt(len(counted.columns)))
     sure = replace(counted, w=np.vstack([counted.w[:-1], [[9.0]]]))  # of one class, whatever the row
-    largest = max(np.abs(sure.contribution(rows.part(row, row + 1), Memory())).max() for row in range(20))
+    largest = max(np.abs(sure.contribution(rows.part(row, row + 1), RowCache())).max() for row in range(20))
     assert 0.999 * counted.cut <= largest / 2.0**28 <= counted.cut < 0.9
     again = learner.restored(counted.checkpoint())
     assert again.sensitivity == counted.sensitivity, "a restored learner adds the same noise"
@@ -325,7 +325,7 @@ def test_shares_of_the_budget_add_up_to_all_of_it() -> None:
     spent = 0.0
     while not learner.finished:
         spent += learner.share
-        learner = learner.after(learner.contribution(rows, Memory()) * 4, 4)
+        learner = learner.after(learner.contribution(rows, RowCache()) * 4, 4)
     assert spent == pytest.approx(1.0)
 
 
@@ -350,7 +350,7 @@ def test_noise_that_leaves_a_site_has_the_planned_deviation() -> None:
             data for site, task, number, data in carried.replies if (site, task, number) == (name, "additive.own", 0)
         )
         frame = population.frame[int(population.starts[index]) : int(population.starts[index + 1])]
-        exact = learner.contribution(encode_rows(learner.setting.encoder, frame), Memory())
+        exact = learner.contribution(encode_rows(learner.setting.encoder, frame), RowCache())
         noises.append(decode(reply).arrays["numbers"] - exact)
     sigma = calibrate(epsilon=8.0, delta=1e-4, rate=1.0, steps=1)
     planned = sigma * COUNT_STEPS * np.sqrt(3 + 1) / np.sqrt(0.1)
@@ -571,7 +571,7 @@ def test_a_learner_with_pairs_is_restored_at_every_total(method: str) -> None:
     rows, learner = encode_rows(encoder, _training_rows(made, given)), begin(setting)
     while not learner.finished:
         learner = begin(setting).restored(learner.checkpoint())
-        learner = learner.after(learner.contribution(rows, Memory()), 4)
+        learner = learner.after(learner.contribution(rows, RowCache()), 4)
     whole = learn_pooled(begin, setting, [rows], 5).model
     assert learner.model is not None
     assert whole is not None

@@ -18,7 +18,7 @@ from kohort.models.additive.model import AdditiveModel
 from kohort.models.additive.noisy_pairs import COUNT_WEIGHT, grid_for
 from kohort.models.rows import Rows, encode_rows
 from kohort.rng import Streams
-from kohort.rounds.totals.learner import Memory, Setting
+from kohort.rounds.totals.learner import RowCache, Setting
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
@@ -127,14 +127,14 @@ def begun(**own: Any) -> tuple[PrivateLearner, Rows]:
 
 
 def moved(learner: PrivateLearner, rows: Rows, until: int) -> PrivateLearner:
-    memory = Memory()
+    memory = RowCache()
     while learner.number < until:
         learner = learner.after(learner.contribution(rows, memory), SITES)
     return learner
 
 
 def norm_of_one(learner: PrivateLearner, rows: Rows, row: int) -> float:
-    return float(np.linalg.norm(learner.contribution(rows.part(row, row + 1), Memory()).astype(float)))
+    return float(np.linalg.norm(learner.contribution(rows.part(row, row + 1), RowCache()).astype(float)))
 
 
 def test_one_row_adds_no_more_than_the_sensitivity_while_pairs_are_looked_at_and_afterwards() -> None:
@@ -170,7 +170,7 @@ def test_a_restored_learner_asks_for_the_same_total_with_the_same_noise() -> Non
         at = moved(learner, rows, number)
         again = learner.restored(at.checkpoint())
         assert (again.length, again.sensitivity, again.share) == (at.length, at.sensitivity, at.share)
-        assert (again.contribution(rows, Memory()) == at.contribution(rows, Memory())).all()
+        assert (again.contribution(rows, RowCache()) == at.contribution(rows, RowCache())).all()
         assert moved(again, rows, 11).mean.tobytes() == moved(at, rows, 11).mean.tobytes()
     earlier = {name: array for name, array in at.checkpoint().items() if name != "pairs"}
     with pytest.raises(IntegrityError, match="earlier version"):
@@ -180,10 +180,10 @@ def test_a_restored_learner_asks_for_the_same_total_with_the_same_noise() -> Non
 def test_bins_of_a_site_follow_the_pairs_whatever_it_kept() -> None:
     """What a site keeps of its rows between totals is made again once there are pairs."""
     learner, rows = begun()
-    memory = Memory()
+    memory = RowCache()
     while not learner.finished:
         added = learner.contribution(rows, memory)
-        assert (added == learner.contribution(rows, Memory())).all()
+        assert (added == learner.contribution(rows, RowCache())).all()
         learner = learner.after(added, SITES)
 
 

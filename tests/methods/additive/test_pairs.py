@@ -19,7 +19,7 @@ from kohort.models.files import load_model
 from kohort.models.rows import encode_rows
 from kohort.protocol.wire import decode
 from kohort.report.curves import curves_of_model, curves_page
-from kohort.rounds.totals.learner import Memory, Setting, learn_pooled
+from kohort.rounds.totals.learner import RowCache, Setting, learn_pooled
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import Outcome, run
@@ -156,7 +156,7 @@ def test_sites_refuse_bins_of_pairs_that_hold_few_persons() -> None:
 def at_choice(**own: Any) -> ExactLearner:
     """The learner before pairs are chosen."""
     given, encoder = setting(plan(pairs=2, **own), 1)
-    learner, rows, memory = start(given), encode_rows(encoder, training_rows(plan())), Memory()
+    learner, rows, memory = start(given), encode_rows(encoder, training_rows(plan())), RowCache()
     for _ in range(4):
         learner = learner.after(learner.contribution(rows, memory), 1)
     assert isinstance(learner, ExactLearner)
@@ -166,16 +166,16 @@ def at_choice(**own: Any) -> ExactLearner:
 
 
 def choice_total(learner: ExactLearner) -> Any:
-    return learner.contribution(encode_rows(learner.setting.encoder, training_rows(plan())), Memory())
+    return learner.contribution(encode_rows(learner.setting.encoder, training_rows(plan())), RowCache())
 
 
 def test_a_learner_with_surfaces_is_restored_at_every_total() -> None:
     given, encoder = setting(plan(pairs=2), 1)
-    learner, rows, memory = start(given), encode_rows(encoder, training_rows(plan())), Memory()
+    learner, rows, memory = start(given), encode_rows(encoder, training_rows(plan())), RowCache()
     for _ in range(8):
         again = start(given).restored(learner.checkpoint())
         total = learner.contribution(rows, memory)
-        assert (again.contribution(rows, Memory()) == total).all()
+        assert (again.contribution(rows, RowCache()) == total).all()
         learner = learner.after(total, 1)
         moved = again.after(total, 1)
         assert moved.model is not None

@@ -30,7 +30,7 @@ from kohort.models.additive.moments import PairMoments, most_sums
 from kohort.models.additive.precision import rounded_errors, rounded_mean, rounded_values
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
-from kohort.rounds.totals.learner import Memory, Whole, bounded, per_row
+from kohort.rounds.totals.learner import RowCache, Whole, bounded, per_row
 from kohort.rounds.totals.pairs import rounds_pairs
 
 __all__ = ["ExactLearner"]
@@ -145,7 +145,7 @@ class ExactLearner(AdditiveLearner):
         """How many numbers of the next total the descent needs."""
         return self.known_bins.total * self.outputs * (2 if self._last else 1) + 1
 
-    def contribution(self, rows: Rows, memory: Memory) -> Whole:
+    def contribution(self, rows: Rows, memory: RowCache) -> Whole:
         """Counts, or sums of residuals at the values so far."""
         if self.number == 0:
             return self._counted(rows, memory, 1.0)
@@ -159,7 +159,7 @@ class ExactLearner(AdditiveLearner):
         loss = per_row(bounded(losses, LARGEST_LOSS), LOSS_STEPS).sum()
         return np.concatenate([*parts, [loss], self._of_pairs(design, residuals, memory)]).astype(np.int64)
 
-    def _of_pairs(self, design: Design, residuals: Floats, memory: Memory) -> Whole:
+    def _of_pairs(self, design: Design, residuals: Floats, memory: RowCache) -> Whole:
         """What rows add to the part of a total that is about pairs of columns."""
         if self.chooses:
             memory.forget(Design)  # the next total has bins of pairs
@@ -169,7 +169,7 @@ class ExactLearner(AdditiveLearner):
         counted = self._looking.counted(design, np.nan_to_num(residuals))
         return np.pad(counted, (0, self._of_pairs_length - len(counted)))
 
-    def expected(self, rows: Rows, memory: Memory) -> Floats:
+    def expected(self, rows: Rows, memory: RowCache) -> Floats:
         """What the model so far says of rows, [rows, outputs]: probabilities, or numbers on the scale of their range.
 
         Args:

@@ -21,7 +21,7 @@ from kohort.models.additive.cells import codes_of
 from kohort.models.additive.design import Design, count_cells, design_of
 from kohort.models.additive.model import AdditiveModel, means_of
 from kohort.models.rows import Rows, target_range
-from kohort.rounds.totals.learner import Learner, Memory, Setting, Whole, per_row
+from kohort.rounds.totals.learner import Learner, RowCache, Setting, Whole, per_row
 
 __all__ = ["RESIDUAL_STEPS", "AdditiveLearner"]
 
@@ -99,15 +99,15 @@ class AdditiveLearner(Learner):
     def columns(self) -> Any:
         """The cells of the columns."""
 
-    def _codes(self, rows: Rows, memory: Memory) -> NDArray[np.int32]:
+    def _codes(self, rows: Rows, memory: RowCache) -> NDArray[np.int32]:
         return memory.get(_Codes, lambda: _Codes(codes_of(self.columns, rows.x))).values
 
-    def _design(self, rows: Rows, memory: Memory) -> Design:
+    def _design(self, rows: Rows, memory: RowCache) -> Design:
         design = memory.get(Design, lambda: design_of(self.known_bins, self.counts, rows, self._codes(rows, memory)))
         memory.forget(_Codes)
         return design
 
-    def _counted(self, rows: Rows, memory: Memory, steps: float) -> Whole:
+    def _counted(self, rows: Rows, memory: RowCache, steps: float) -> Whole:
         """Persons per cell and class, or per cell and the sum of the target."""
         codes, chosen = self._codes(rows, memory), memory.persons
         cells = count_cells(self.columns, rows, codes, chosen, units=self.setting.units)
@@ -126,7 +126,7 @@ class AdditiveLearner(Learner):
         low, width = target_range(self.setting.encoder)
         return np.maximum(y + low / width, 0.0)
 
-    def _residuals(self, rows: Rows, memory: Memory, w: Floats) -> tuple[Floats, Floats]:
+    def _residuals(self, rows: Rows, memory: RowCache, w: Floats) -> tuple[Floats, Floats]:
         """Residuals [rows, outputs] and losses [rows], weighted."""
         scores = self._design(rows, memory).scores(w[:-1], w[-1])
         means, y = means_of(self.link, scores), self._target(rows)

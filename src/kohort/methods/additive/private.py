@@ -28,7 +28,7 @@ from kohort.models.additive.noisy_pairs import COUNT_WEIGHT, NoisyPairs, grid_fo
 from kohort.models.additive.pairs import Pair
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
-from kohort.rounds.totals.learner import Memory, Whole, per_row
+from kohort.rounds.totals.learner import RowCache, Whole, per_row
 
 __all__ = ["COUNT_STEPS", "PrivateLearner"]
 
@@ -107,7 +107,7 @@ class PrivateLearner(AdditiveLearner):
         grid = grid_for(choice.rows, CURVATURE[self.link], noise)
         return NoisyPairs(replace(choice, grid=grid)) if grid and choice.candidates else None
 
-    def contribution(self, rows: Rows, memory: Memory) -> Whole:
+    def contribution(self, rows: Rows, memory: RowCache) -> Whole:
         """Counts, or sums of residuals clipped to the bound."""
         memory.persons = None  # a budget chooses its rows itself
         if self.number == 0:

@@ -15,7 +15,7 @@ from kohort.models.additive.descent import Descent
 from kohort.models.additive.gram import count_pairs, pair_cells
 from kohort.models.additive.model import AdditiveModel
 from kohort.models.rows import Rows
-from kohort.rounds.totals.learner import Memory, Whole, per_row
+from kohort.rounds.totals.learner import RowCache, Whole, per_row
 
 __all__ = ["RidgeLearner"]
 
@@ -39,7 +39,7 @@ class RidgeLearner(ExactLearner):
             return super().length
         return pair_cells(self.known_bins) + self.known_bins.total * max(self.classes, 1)
 
-    def contribution(self, rows: Rows, memory: Memory) -> Whole:
+    def contribution(self, rows: Rows, memory: RowCache) -> Whole:
         """Counts of cells, or of pairs."""
         if self.number == 0:
             return super().contribution(rows, memory)

@@ -42,7 +42,7 @@ from kohort.protocol.plan.phases import TrainingPhase
 from kohort.protocol.plan.reads import Reads
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.checked_training import CheckedTraining
-from kohort.rounds.totals.learner import Learner, Memory, Setting, Whole
+from kohort.rounds.totals.learner import Learner, RowCache, Setting, Whole
 
 __all__ = ["METHOD", "TRAINING", "ForestLearner", "fit"]
 
@@ -127,7 +127,7 @@ class ForestLearner(Learner):
         except ValueError:
             raise IntegrityError("sites told of bins or splits that do not fit the columns") from None
 
-    def contribution(self, rows: Rows, memory: Memory) -> Whole:
+    def contribution(self, rows: Rows, memory: RowCache) -> Whole:
         """Counts of cells at first; then gradients, curvatures and rows per node, column and bin."""
         return self.inner.contribution(rows, memory.get(TreeRows, lambda: self.inner.rows_of(rows)))
 

@@ -26,7 +26,7 @@ from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.state import StateArrays
 from kohort.tables.encoder import Encoder
 
-__all__ = ["Learner", "Memory", "Setting", "Whole", "bounded", "learn_pooled", "per_row"]
+__all__ = ["Learner", "RowCache", "Setting", "Whole", "bounded", "learn_pooled", "per_row"]
 
 Whole = NDArray[np.int64]
 """Whole numbers: contributions and totals."""
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class Memory:
+class RowCache:
     """What a learner keeps about one site's rows between rounds, such as their bins: one value per class.
 
     It is not checkpointed, because it can be made again at any time.
@@ -157,7 +157,7 @@ class Learner(ABC):
         """How many numbers the next total has."""
 
     @abstractmethod
-    def contribution(self, rows: Rows, memory: Memory) -> Whole:
+    def contribution(self, rows: Rows, memory: RowCache) -> Whole:
         """What a site adds to the next total. A total stays below 2^59 either way; what is larger is clipped.
 
         Args:
@@ -281,7 +281,7 @@ def learn_pooled(start: Callable[[Setting], Learner], setting: Setting, tables: 
     Raises:
         KohortError: Nothing may be learned from the totals.
     """
-    learner, memories = start(setting), [Memory() for _ in tables]
+    learner, memories = start(setting), [RowCache() for _ in tables]
     for _ in range(rounds):
         if learner.finished:
             break

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.state import StateArrays, TaskState
-from kohort.rounds.totals.learner import Learner, Memory, Setting, Whole
+from kohort.rounds.totals.learner import Learner, RowCache, Setting, Whole
 
 __all__ = ["LearnerState", "first_key", "next_key"]
 
@@ -32,7 +32,7 @@ class LearnerState(TaskState):
     """The public seed; every round names it, so it is in the view of every sum."""
     key: bytes = b""
     """A digest of all that the learner follows from."""
-    memory: Memory = field(default_factory=Memory, repr=False)
+    memory: RowCache = field(default_factory=RowCache, repr=False)
     """What the learner keeps about this site's rows."""
     stored: StateArrays = field(default_factory=dict, repr=False)
     """A restored learner, until the site is enrolled and can make it again."""

@@ -28,7 +28,7 @@ from kohort.models.rows import Rows, encode_rows, encode_test_rows
 from kohort.models.trees.growth import Growth
 from kohort.models.trees.learner import TreeRows
 from kohort.models.trees.options import SCALE
-from kohort.rounds.totals.learner import Learner, Memory, Whole
+from kohort.rounds.totals.learner import Learner, RowCache, Whole
 from kohort.runs.auditing.on_model import NO_TEST_ROWS
 from kohort.runs.auditing.replay import Replay
 from kohort.runs.auditing.shadows import setting_of, training_of
@@ -56,7 +56,7 @@ class _Asked:
         return self.members.y.astype(np.float64), self.others.y.astype(np.float64)
 
 
-_Part = tuple[Rows, Memory]
+_Part = tuple[Rows, RowCache]
 
 
 def cells_findings(replay: Replay) -> list[Finding]:
@@ -138,7 +138,7 @@ def _totals(replay: Replay, asked: _Asked) -> Iterator[tuple[Learner, Whole, lis
     assert training is not None  # noqa: S101 - methods of that name have one
     setting, rounds = setting_of(replay, training)
     learner = training.start(setting)
-    parts = [(rows, Memory()) for rows in (asked.every, asked.members, asked.others)]
+    parts = [(rows, RowCache()) for rows in (asked.every, asked.members, asked.others)]
     for _ in range(rounds):
         if learner.finished:
             return
@@ -154,7 +154,7 @@ def _counts_rows(learner: Learner) -> bool:
     return growth is not None and growth.counting
 
 
-def _expected(learner: Learner, rows: Rows, memory: Memory) -> Floats:
+def _expected(learner: Learner, rows: Rows, memory: RowCache) -> Floats:
     """What the model before a total says of rows, [rows, outputs]."""
     if isinstance(learner, ForestLearner):
         part = memory.get(TreeRows, lambda: learner.inner.rows_of(rows))

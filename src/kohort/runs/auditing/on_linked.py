@@ -30,7 +30,7 @@ from kohort.models.additive.cells import codes_of
 from kohort.models.additive.design import Design
 from kohort.models.additive.model import means_of
 from kohort.models.rows import Rows, encode_rows
-from kohort.rounds.totals.learner import Memory, Whole
+from kohort.rounds.totals.learner import RowCache, Whole
 from kohort.runs.auditing.replay import Replay
 from kohort.runs.auditing.shadows import setting_of, training_of
 from kohort.tables.persons import persons_of
@@ -107,7 +107,7 @@ def _heard(replay: Replay, rows: Rows) -> _Heard:
     training = training_of(replay)
     assert training is not None  # noqa: S101 - additive has one
     setting, rounds = setting_of(replay, training)
-    learner, memory = training.start(setting), Memory()
+    learner, memory = training.start(setting), RowCache()
     assert isinstance(learner, ExactLearner)  # noqa: S101 - it has no budget
     heard = _Heard([], learner)
     for _ in range(rounds):
