@@ -880,7 +880,7 @@ MUTANTS = (
            "            self._refuse_unannounced(family, name, opening, announced)\n", "",
            f"{OPENINGS} {HERE}/test_interleaved_runs.py", "waited or know_nothing"),
     Mutant("books: what was told, not what is known", "rounds/summing.py",
-           "hear_books(*about), announced_book(*about)", "hear_books(*about), own_book(site)",
+           "receive_books(*about), announced_book(*about)", "receive_books(*about), own_book(site)",
            f"{HERE}/test_interleaved_runs.py", "on_their_way"),
     Mutant("books: runs of one name", "privacy/openings.py",
            'return ":".join(name.removeprefix(_HEARD).split(":")[:2])',

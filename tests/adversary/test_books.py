@@ -103,7 +103,7 @@ def test_totals_that_no_site_was_in_all_of_show_no_site(folder: Path, monkeypatc
     for book in folder.iterdir():  # what they heard in the last one
         own = [line for line in book.read_text().splitlines(keepends=True) if '"heard:' not in line]
         book.write_text("".join(own))
-    monkeypatch.setattr(summing, "hear_books", lambda *_: {})
+    monkeypatch.setattr(summing, "receive_books", lambda *_: {})
     left = np.asarray(open_total(folder, TEN, monkeypatch)) - first[0] - first[1]
     assert left.tolist() == pytest.approx(alone("s10", folder, monkeypatch), abs=4)
 

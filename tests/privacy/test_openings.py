@@ -101,7 +101,7 @@ def test_a_heard_opening_counts_like_an_own_one(tmp_path: Path) -> None:
     admit(elsewhere, "0", TEN)
     admit(elsewhere, "1", without(1, 2, 3))
     admit(here, "0", TEN)
-    assert here.hear(elsewhere.shared("v1")) == {"rows": 0}
+    assert here.receive(elsewhere.shared("v1")) == {"rows": 0}
     again = OpeningBook(tmp_path / "openings.jsonl")  # what was heard outlives the run
     assert again.shared("v1") == elsewhere.shared("v1")
     for book in (here, again):
@@ -143,7 +143,7 @@ def test_new_rows_of_a_group_are_a_part_of_their_own() -> None:
 def test_what_cannot_be_a_book_is_refused() -> None:
     for told in (b"{", b"[]", b'{"rows":1}', b'{"rows":[-1,[]]}', b'{"rows":["1",[]]}', b'{"rows":[0,5]}'):
         with pytest.raises(IntegrityError, match="cannot be read"):
-            OpeningBook().hear(told)
+            OpeningBook().receive(told)
 
 
 openings_of_six = st.lists(st.frozensets(st.sampled_from("abcdefghi"), min_size=3), min_size=1, max_size=7)
@@ -168,7 +168,7 @@ def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(
             told[now] = {site: books[site].shared("v", run) for site in asked[now]}
             for site in asked[now]:
                 for book in told[now].values():
-                    books[site].hear(book, run)
+                    books[site].receive(book, run)
         name, given = f"{'run' if one_name else number}:{number}:task:0", {"version": "v", "least": 3, "colluders": 0}
         try:
             for site in sorted(sites):

@@ -7,7 +7,7 @@ atom (the parts that were in exactly the same openings) spans at least max(3, co
 are not enough: totals over all ten sites, then without {1, 2, 3}, {3, 4, 5} and {1, 2, 4, 5}, give one site's numbers.
 
 Openings can be chosen so that no site was in all of them. So the sites of a session exchange their books, signed with
-their keys, before they add anything, and each keeps what it heard. Two totals that share no site would still be hidden
+their keys, before they add anything, and each keeps what it received. Two totals that share no site would still be hidden
 from each other: all ten, then {1, 2, 3, 4}, then {5, 6, 7, 8, 9} leave site 10 alone. Hence a total that takes part of
 an atom takes more than (its sites + colluders) / 2 of them: of any two such totals, an honest site is in both. A
 key-holder is in all openings, so under encryption its own book is enough. But it knows nothing of totals by masks, and
@@ -148,7 +148,7 @@ class OpeningBook:
         told = {family: [self.batch(family, version), openings] for family, openings in earlier.items() if openings}
         return json.dumps(told, separators=(",", ":")).encode() if told else NO_BOOK
 
-    def hear(self, book: bytes, run: str = "") -> dict[str, int]:
+    def receive(self, book: bytes, run: str = "") -> dict[str, int]:
         """Keep what another participant tells.
 
         Args:
@@ -161,13 +161,13 @@ class OpeningBook:
         Raises:
             IntegrityError: It cannot be read.
         """
-        heard = _read_book(book)
-        for family, (_, openings) in heard.items():
+        received = _read_book(book)
+        for family, (_, openings) in received.items():
             known = frozenset(self._openings.get(family, ()))
             for parts in sorted(openings - known, key=sorted):
                 self._append(family, _HEARD + run, parts, "")
                 self._note(family, _HEARD + run, parts, "")
-        return {family: batch for family, (batch, _) in heard.items()}
+        return {family: batch for family, (batch, _) in received.items()}
 
     def require_one_witness(self, family: str, *, key_holder: bool) -> None:
         """Refuse a total before anything of it leaves, where earlier ones were opened in the other way.

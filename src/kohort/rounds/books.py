@@ -15,7 +15,7 @@ from kohort.errors import IntegrityError
 from kohort.privacy.openings import NO_BOOK, book_digest
 from kohort.protocol.site import Site
 
-__all__ = ["announced_book", "hear_books", "join_books", "note_of", "own_book"]
+__all__ = ["announced_book", "join_books", "note_of", "own_book", "receive_books"]
 
 _SIZE = 4
 
@@ -76,7 +76,7 @@ def join_books(books: Iterable[bytes]) -> bytes:
     return b"".join(len(book).to_bytes(_SIZE, "little") + book for book in told)
 
 
-def hear_books(site: Site, members: Sequence[str], notes: Sequence[bytes], data: bytes) -> dict[str, dict[str, int]]:
+def receive_books(site: Site, members: Sequence[str], notes: Sequence[bytes], data: bytes) -> dict[str, dict[str, int]]:
     """Keep what the other members tell.
 
     Args:
@@ -98,7 +98,7 @@ def hear_books(site: Site, members: Sequence[str], notes: Sequence[bytes], data:
     told: dict[bytes, dict[str, int]] = {NO_NOTE: {}}
     for note in dict.fromkeys(notes):
         if note != NO_NOTE:
-            told[note] = site.openings.hear(_find(books, note), _run_of(site))
+            told[note] = site.openings.receive(_find(books, note), _run_of(site))
     for member, note in zip(members, notes, strict=True):
         for family, batch in told[note].items():
             batches.setdefault(family, {})[member] = batch

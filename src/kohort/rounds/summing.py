@@ -37,7 +37,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.books import announced_book, hear_books, join_books, note_of, own_book
+from kohort.rounds.books import announced_book, join_books, note_of, own_book, receive_books
 from kohort.rounds.encrypted_sums import encrypted_sum
 from kohort.rounds.sum_requests import step_request, trust_of
 
@@ -368,7 +368,7 @@ def _set_up(site: Site, request: Request) -> Release:
         agreed = SiteSession(session, site.name, state.keys, state.begun)
         blobs = {"answer": state.keys.agree(session.members, request.payload.blobs["inbox"])}
         about = (site, session.members, state.keys.notes, request.payload.blobs.get("books", b""))
-        state.batches, state.announced = hear_books(*about), announced_book(*about)
+        state.batches, state.announced = receive_books(*about), announced_book(*about)
         state.agreed = state.sessions[session.id] = agreed
     return Release(payload=Payload(blobs=blobs), guarantee=Public(what=SESSION_KEYS), rows=0)
 

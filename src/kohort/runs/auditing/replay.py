@@ -68,7 +68,7 @@ class Listening(Simulation):
             noted = self.tasks is None or ask.task.name in self.tasks
             asked = self.lie(ask) if noted and self.lie is not None else ask
             taken: dict[str, bytes] = {}
-            replies = exchange(_overheard(asked, taken) if noted else asked)
+            replies = exchange(_receiving(asked, taken) if noted else asked)
             if noted:
                 self.heard.append((asked, Replies(list(taken), list(taken.values())) if taken else replies))
                 if self.listen is not None:
@@ -79,7 +79,7 @@ class Listening(Simulation):
         return made
 
 
-def _overheard(ask: Ask, taken: dict[str, bytes]) -> Ask:
+def _receiving(ask: Ask, taken: dict[str, bytes]) -> Ask:
     """The same request; replies that the method takes as they come in are kept as well."""
     take = ask.take
     if take is None:
