@@ -14,7 +14,7 @@ from kohort.runs.simulation import populate
 from kohort.studies.harness.charts import curve_points, line_chart, stacked_bars
 from kohort.studies.harness.runs import Runs, RunSummary, Tables
 from kohort.studies.hybrid.paper import SHARES
-from kohort.studies.hybrid.plans import FL, HYBRID, NO_DP_COLUMN, Case, Cell, Chosen, Setting
+from kohort.studies.hybrid.plans import FL, HYBRID, NO_DP_COLUMN, Case, Cell, Chosen, HybridSetting
 from kohort.studies.hybrid.tuning import Tuned
 
 __all__ = ["accuracy_by_round", "targets_by_cluster"]
@@ -23,7 +23,7 @@ FIGURE_2 = {"dutch": "2a", "income": "2b", "covertype": "2c"}
 FIGURES = {"dutch": 3, "income": 4, "covertype": 5}
 
 
-def targets_by_cluster(out: Path, case: Case, setting: Setting, tables: Tables, *, seed: int) -> Path:
+def targets_by_cluster(out: Path, case: Case, setting: HybridSetting, tables: Tables, *, seed: int) -> Path:
     """Figure 2: the number of rows of each target in each cluster."""
     cell = Cell(case=case, setting=setting, low=SHARES[-1])
     plan = NO_DP_COLUMN.make(cell, Chosen(1.0), Chosen(1.0))  # any plan of the table has these rows
@@ -45,7 +45,7 @@ def targets_by_cluster(out: Path, case: Case, setting: Setting, tables: Tables, 
 
 
 def accuracy_by_round(
-    out: Path, runs: Runs[RunSummary], tuned: Tuned, case: Case, setting: Setting, epsilons: Sequence[float]
+    out: Path, runs: Runs[RunSummary], tuned: Tuned, case: Case, setting: HybridSetting, epsilons: Sequence[float]
 ) -> Path:
     """Figures 3 to 5: the baseline, FL and P2P+FL by round with the hub, one panel per budget."""
     bare, points = Cell(case=case, setting=setting, low=SHARES[-1]), []

@@ -16,9 +16,32 @@ from kohort.runs.config import Plan, load_plan
 from kohort.studies.hybrid.paper import DELTAS, EPSILONS
 
 __all__ = [
-    "CASES", "CLIPS", "COVERTYPE", "DUTCH", "FL", "HYBRID", "HYBRID_STEPS", "INCOME", "LOW_RISK",
-    "NO_DP_COLUMN", "ONCE", "ONE_HOT", "PEERS_ONLY", "REACHES", "SHIFTED", "STEPS", "STEP_FACTORS", "Case", "Cell",
-    "Chosen", "Column", "LowRisk", "Setting", "Training", "printed", "published",
+    "CASES",
+    "CLIPS",
+    "COVERTYPE",
+    "DUTCH",
+    "FL",
+    "HYBRID",
+    "HYBRID_STEPS",
+    "INCOME",
+    "LOW_RISK",
+    "NO_DP_COLUMN",
+    "ONCE",
+    "ONE_HOT",
+    "PEERS_ONLY",
+    "REACHES",
+    "SHIFTED",
+    "STEPS",
+    "STEP_FACTORS",
+    "Case",
+    "Cell",
+    "Chosen",
+    "Column",
+    "HybridSetting",
+    "LowRisk",
+    "Training",
+    "printed",
+    "published",
 ]  # fmt: skip
 
 LowRisk = float | str
@@ -108,7 +131,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class HybridSetting:
     """How rows are split over the sites, and the delta."""
 
     name: str
@@ -116,14 +139,14 @@ class Setting:
     delta: float
 
 
-def printed(case: Case) -> Setting:
+def printed(case: Case) -> HybridSetting:
     """The settings of the paper's text."""
-    return Setting(name="printed settings", alpha=0.5, delta=DELTAS[case.name])
+    return HybridSetting(name="printed settings", alpha=0.5, delta=DELTAS[case.name])
 
 
-def published(case: Case) -> Setting:
+def published(case: Case) -> HybridSetting:
     """The settings of the authors' published configuration."""
-    return Setting(name="published settings", alpha=case.alpha, delta=1e-5)
+    return HybridSetting(name="published settings", alpha=case.alpha, delta=1e-5)
 
 
 DUTCH = Case(
@@ -159,7 +182,7 @@ COVERTYPE = Case(
 CASES: Final = (DUTCH, INCOME, COVERTYPE)
 
 
-def _plan(case: Case, setting: Setting, low: LowRisk, *phases: Mapping[str, Any], secure: bool = False) -> Plan:
+def _plan(case: Case, setting: HybridSetting, low: LowRisk, *phases: Mapping[str, Any], secure: bool = False) -> Plan:
     train: dict[str, Any] = {}
     if any(phase["batch"] == 0 for phase in phases) and not secure:
         train["hub"] = "momentum"
@@ -202,7 +225,7 @@ class Cell:
     """What a plan of the study is about; `epsilon` is None where there is no noise."""
 
     case: Case
-    setting: Setting
+    setting: HybridSetting
     low: LowRisk
     epsilon: float | None = None
 

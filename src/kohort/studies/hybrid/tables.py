@@ -29,7 +29,7 @@ from kohort.studies.hybrid.plans import (
     Cell,
     Chosen,
     Column,
-    Setting,
+    HybridSetting,
 )
 from kohort.studies.hybrid.tuning import Tuned
 
@@ -61,7 +61,7 @@ TWO_PHASES: Final = (Event(sigma=6.0, rate=0.2, steps=100), Event(sigma=8.0, rat
 
 
 def cells_of(
-    case: Case, setting: Setting, shares: Sequence[float], epsilons: Sequence[float], *, baselines: bool
+    case: Case, setting: HybridSetting, shares: Sequence[float], epsilons: Sequence[float], *, baselines: bool
 ) -> list[tuple[Column, Cell]]:
     """Every column of every cell of one table."""
     noisy = (*PAPERS_OWN, *BASELINES) if baselines else PAPERS_OWN
@@ -76,7 +76,7 @@ def accuracy_table(
     runs: AllRuns,
     tuned: Tuned,
     case: Case,
-    setting: Setting,
+    setting: HybridSetting,
     shares: Sequence[float],
     epsilons: Sequence[float],
     *,
@@ -125,7 +125,7 @@ def settings_table(tuned: Tuned, case: Case | None = None) -> ResultTable:
 
 
 def conclusions(
-    runs: AllRuns, tuned: Tuned, case: Case, setting: Setting, shares: Sequence[float], epsilons: Sequence[float]
+    runs: AllRuns, tuned: Tuned, case: Case, setting: HybridSetting, shares: Sequence[float], epsilons: Sequence[float]
 ) -> ResultTable:
     """The paper's conclusions on one table: means over the seeds, with 95 % intervals."""
 
@@ -165,7 +165,7 @@ def _tested(setting: str, values: Sequence[float]) -> Found:
 
 def shifted_table(runs: AllRuns, tuned: Tuned, epsilons: Sequence[float], rules: Sequence[str]) -> ResultTable:
     """Covariate shift: the low-risk rows are those of the youngest. Does the DP phase pay for its noise here?"""
-    setting, rows = Setting(name="shifted", alpha=5.0, delta=DELTA), []
+    setting, rows = HybridSetting(name="shifted", alpha=5.0, delta=DELTA), []
     ways = (STEPS, HYBRID_STEPS)
     bare = {rule: Cell(case=SHIFTED, setting=setting, low=rule) for rule in rules}
     noisy = {(rule, epsilon): replace(bare[rule], epsilon=epsilon) for rule in rules for epsilon in epsilons}
