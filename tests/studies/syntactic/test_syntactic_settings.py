@@ -18,7 +18,7 @@ from kohort.studies.harness.runs import RunSummary
 from kohort.studies.syntactic import settings
 from kohort.studies.syntactic.folds import FOLDS, fold_numbers, measured_on_fold
 from kohort.studies.syntactic.plans import CENTRAL, FL, LEARNERS, federated, noisy, syntactic
-from kohort.studies.syntactic.settings import Setting, cross_validate
+from kohort.studies.syntactic.settings import CandidateSetting, cross_validate
 
 __all__ = ["small_table"]
 
@@ -51,13 +51,13 @@ def test_all_rows_of_a_patient_are_in_one_fold(small_table: Path) -> None:
 
 
 def test_a_setting_is_that_of_its_learner_and_leaves_budgets_alone() -> None:
-    chosen = Setting({**LEARNERS, "svm": 0.3}, ("paying", 0.7))
+    chosen = CandidateSetting({**LEARNERS, "svm": 0.3}, ("paying", 0.7))
     assert chosen.applied(federated("svm", {"name": FL}, rounds=1)).train.lr == 0.3
     assert chosen.applied(federated("svm", {"name": CENTRAL}, rounds=1)).train.lr == pytest.approx(0.03)
     assert chosen.applied(noisy("svm", 0.3, rounds=1)) == noisy("svm", 0.3, rounds=1)
     ours = chosen.applied(syntactic("svm", 5, rounds=1))
     assert (ours.config.anonymise.merge, ours.config.anonymise.delta, ours.config.anonymise.k) == ("paying", 0.7, 5)
-    alone = Setting({**LEARNERS, "svm": 0.3}).applied(syntactic("svm", 5, rounds=1, merge="none"))
+    alone = CandidateSetting({**LEARNERS, "svm": 0.3}).applied(syntactic("svm", 5, rounds=1, merge="none"))
     assert (alone.config.anonymise.merge, alone.train.lr) == ("none", 0.3)
 
 

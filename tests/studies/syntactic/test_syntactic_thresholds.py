@@ -17,7 +17,7 @@ from kohort.runs.run import run
 from kohort.runs.simulation import populate
 from kohort.studies.harness.runs import Runs, summarise
 from kohort.studies.syntactic.plans import federated
-from kohort.studies.syntactic.settings import Setting
+from kohort.studies.syntactic.settings import CandidateSetting
 from kohort.studies.syntactic.thresholds import best_threshold, cut_at, fold_aside, run_with_thresholds, scored
 
 __all__ = ["small_table"]
@@ -71,7 +71,7 @@ def test_rows_of_a_patient_are_in_one_fold(small_table: Path) -> None:
 def test_a_run_is_measured_at_the_threshold_of_its_validation_rows(small_table: Path) -> None:
     del small_table
     plan = federated("logistic", {"name": "fedavg"}, rounds=3, train={"lr": 0.01}, weighted=False)
-    group = partial(run_with_thresholds, settings={0: Setting({"logistic": 0.01})})
+    group = partial(run_with_thresholds, settings={0: CandidateSetting({"logistic": 0.01})})
     (found,) = Runs((0,), summarise=summarise, group=group).of(plan)
     assert found.metrics["f1_macro"] != found.metrics["f1_macro_as_trained"]
     assert 0 <= found.metrics["f1"] <= 1

@@ -30,13 +30,13 @@ from kohort.studies.harness.runs import (
 from kohort.studies.syntactic.folds import FOLDS, measured_on_fold
 from kohort.studies.syntactic.plans import CENTRAL, FIRST, FL, LEARNERS, SITES, K, SyntacticDepth, federated, syntactic
 
-__all__ = ["CrossValidation", "Setting", "cross_validate", "on_fold"]
+__all__ = ["CandidateSetting", "CrossValidation", "cross_validate", "on_fold"]
 
 R = TypeVar("R", bound=RunSummary)
 
 
 @dataclass(frozen=True)
-class Setting:
+class CandidateSetting:
     """Each learner's rate, and how clusters join: `merge` and `delta`, None for what a plan says itself."""
 
     rates: Mapping[str, float]
@@ -67,7 +67,7 @@ class Setting:
 class CrossValidation:
     """The setting of every split, and the candidates it was chosen among."""
 
-    settings: Mapping[int, Setting]
+    settings: Mapping[int, CandidateSetting]
     rows: Sequence[Found] = field(repr=False)
 
     def table(self) -> ResultTable:
@@ -83,7 +83,7 @@ def on_fold(
     change: Change | None = None,
     *,
     number: int,
-    settings: Mapping[int, Setting],
+    settings: Mapping[int, CandidateSetting],
 ) -> Iterator[R]:
     """Runs of plans that have the same rows at the same sites, without a fold and measured on it.
 
@@ -127,7 +127,7 @@ def cross_validate(depth: SyntacticDepth, *, processes: int) -> CrossValidation:
         best = _best(plans, depth.seeds, {}, rows, processes=processes)
         for seed, place in best.items():
             rates[seed][learner] = grid[place]
-    settings = {seed: Setting(found) for seed, found in rates.items()}
+    settings = {seed: CandidateSetting(found) for seed, found in rates.items()}
     plans = {
         f"k = {K}, merge {merge}, delta {delta:g}": syntactic(FIRST, K, rounds=depth.rounds, merge=merge, delta=delta)
         for merge, delta in depth.merges
@@ -141,7 +141,7 @@ def cross_validate(depth: SyntacticDepth, *, processes: int) -> CrossValidation:
 def _best(
     plans: Mapping[str, Plan],
     seeds: Sequence[int],
-    settings: Mapping[int, Setting],
+    settings: Mapping[int, CandidateSetting],
     rows: list[Found],
     *,
     processes: int,

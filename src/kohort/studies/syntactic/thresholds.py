@@ -21,7 +21,7 @@ from kohort.runs.run import Outcome, run
 from kohort.runs.simulation import Population
 from kohort.studies.harness.runs import Change, RunSummary, SharedRows, Tables, declared, has_budget, population_of
 from kohort.studies.syntactic.folds import FOLDS, fold_numbers, left_out
-from kohort.studies.syntactic.settings import Setting
+from kohort.studies.syntactic.settings import CandidateSetting
 
 __all__ = ["AS_TRAINED", "best_threshold", "cut_at", "fold_aside", "run_with_thresholds", "scored"]
 
@@ -106,7 +106,7 @@ def run_with_thresholds(
     summarise: Callable[[Outcome], R],
     change: Change | None = None,
     *,
-    settings: Mapping[int, Setting],
+    settings: Mapping[int, CandidateSetting],
 ) -> list[R]:
     """Runs of plans that have the same rows at the same sites, each cut where its validation rows say.
 
