@@ -7,12 +7,12 @@ atom (the parts that were in exactly the same openings) spans at least max(3, co
 are not enough: totals over all ten sites, then without {1, 2, 3}, {3, 4, 5} and {1, 2, 4, 5}, give one site's numbers.
 
 Openings can be chosen so that no site was in all of them. So the sites of a session exchange their books, signed with
-their keys, before they add anything, and each keeps what it received. Two totals that share no site would still be hidden
-from each other: all ten, then {1, 2, 3, 4}, then {5, 6, 7, 8, 9} leave site 10 alone. Hence a total that takes part of
-an atom takes more than (its sites + colluders) / 2 of them: of any two such totals, an honest site is in both. A
-key-holder is in all openings, so under encryption its own book is enough. But it knows nothing of totals by masks, and
-sites do not see whom it left out of a total. So the totals of a family are opened by masks or by a key-holder, at one
-site never by both: all ten by masks, then nine of ten by a key-holder, would leave the tenth.
+their keys, before they add anything, and each keeps what it received. Two totals that share no site would still be
+hidden from each other: all ten, then {1, 2, 3, 4}, then {5, 6, 7, 8, 9} leave site 10 alone. Hence a total that takes
+part of an atom takes more than (its sites + colluders) / 2 of them: of any two such totals, an honest site is in both.
+A key-holder is in all openings, so under encryption its own book is enough. But it knows nothing of totals by masks,
+and sites do not see whom it left out of a total. So the totals of a family are opened by masks or by a key-holder, at
+one site never by both: all ten by masks, then nine of ten by a key-holder, would leave the tenth.
 
 Books are compared when a session begins. A hub that begins three sessions before anything is open, and then opens one
 after the other, would show each of them to books that know nothing of the others. So a site takes part in a total only
