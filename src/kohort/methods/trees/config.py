@@ -139,8 +139,7 @@ def words_of(config: Trees) -> str:
 
 
 TELLS = (
-    "the bins of all columns, which nodes of growing trees split where, the values of their children (from those of "
-    "the first step follows how many rows of each class a node has) and which of them has fewer rows, and the loss of "
-    "held-out rows"
+    "the bins of all columns, which nodes of growing trees split where, the rounded values of their children and which "
+    "of them has fewer rows, the rounded loss of held-out rows, and with min_cell which bins are joined"
 )
 """What sites say of sealed totals, for people."""
