@@ -264,14 +264,33 @@ def rarest_value(frame: Any, column: str, persons: str | None = None) -> int:
 
 
 def k_anonymity(frame: Any, *, quasi: Sequence[str]) -> int:
-    """Rows of the smallest class."""
+    """Rows of the smallest class.
+
+    Args:
+        frame: A pandas, polars or pyarrow table with at least one row.
+        quasi: Names of the quasi-identifiers; without any, all rows are one class.
+
+    Returns:
+        The k that holds.
+    """
     return int(group_rows(as_frame(frame), quasi).sizes.min())
 
 
 def km_anonymity(
     frame: Any, *, items: str | Sequence[str], m: int = 2, quasi: Sequence[str] = (), persons: str | None = None
 ) -> int:
-    """Fewest rows, or persons where a column says who a row is about, that share a class and up to `m` items."""
+    """Fewest rows, or persons, that share a class and up to `m` items.
+
+    Args:
+        frame: A pandas, polars or pyarrow table with at least one row.
+        items: Columns of item sets; several are one set of items per row.
+        m: Number of items an attacker may know, 1 or more.
+        quasi: Names of the quasi-identifiers; without any, all rows are one class.
+        persons: Column that says who a row is about, without nulls; None counts rows.
+
+    Returns:
+        The k of (k, k^m)-anonymity that holds.
+    """
     table = as_frame(frame)
     columns = require_columns(table, _item_names(items))
     who = None if persons is None else _person_codes(table, persons)
@@ -448,11 +467,7 @@ def _figure(frame: Any, quasi: Sequence[str], sensitive: str, figure: Callable[[
 
 
 def _person_codes(table: pl.DataFrame, column: str) -> NDArray[np.int64]:
-    """Who each row is about.
-
-    Raises:
-        DataError: A row does not say.
-    """
+    """Code of the person each row is about; a DataError where a row does not say."""
     require_columns(table, [column])
     silent = table[column].null_count()
     if silent:
