@@ -108,6 +108,9 @@ def read_table(
         separator: Separator of CSV cells; found from the file when None.
         dates: Whether dates in a text file become ordered values; else they stay text.
 
+    Returns:
+        The table in plain column types.
+
     Raises:
         DataError: The table is absent, empty, damaged, ragged or of an unsupported type.
     """
@@ -160,7 +163,18 @@ def read_source(
 
 
 def check_finite(frame: pl.DataFrame, name: str = "the table") -> pl.DataFrame:
-    """NaN becomes null, for it means missing; infinity is an error that names the columns and counts."""
+    """Refuse infinite numbers, and make NaN null.
+
+    Args:
+        frame: The table.
+        name: What errors call it.
+
+    Returns:
+        The table with null for NaN.
+
+    Raises:
+        DataError: A number is infinite; the message names columns and counts.
+    """
     floats = [column for column, dtype in frame.schema.items() if dtype.is_float()]
     if not floats:
         return frame
@@ -186,9 +200,16 @@ def refuse_infinite(counts: Mapping[str, int], name: str) -> None:
 
 
 def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) -> pl.DataFrame:
-    """`drop` keeps the rows that are complete in `columns`; `category` keeps every row, its nulls included.
+    """Keep the complete rows, or all.
 
-    With `category` a null stays null: every later step counts it as a value of its own.
+    Args:
+        frame: The table.
+        columns: Columns that must have a value.
+        how: "drop" keeps rows that are complete in `columns`; "category" keeps all, and later steps count null as a
+            value.
+
+    Returns:
+        The rows that are kept.
 
     Raises:
         ConfigError: `how` is neither.
@@ -272,7 +293,13 @@ def write_table(
 
 
 def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
-    """A polars copy of a pandas, polars or pyarrow table, and the kind to give back. A pandas index is not kept.
+    """Read a pandas, polars or pyarrow table into polars.
+
+    Args:
+        frame: The table; a pandas index is not kept.
+
+    Returns:
+        The table in plain column types, and the caller's kind for `to_native`.
 
     Raises:
         ConfigError: The object is no table kohort can read.
@@ -304,7 +331,18 @@ def _plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:
-    """The frame in the caller's kind."""
+    """The frame in the caller's kind.
+
+    Args:
+        frame: The table.
+        kind: The kind that `from_native` gave.
+
+    Returns:
+        A polars, pandas or pyarrow table.
+
+    Raises:
+        ConfigError: The kind needs pyarrow, which is not installed.
+    """
     if kind is FrameKind.POLARS:
         return frame
     try:
