@@ -15,14 +15,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError
 from kohort.files import require_new, write_atomic
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.memory import LIBRARIES, cell_bytes, require_address_space, require_memory
+from kohort.tables.missing import Missing, complete_rows, complete_where, handle_missing, none_complete
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
 from kohort.tables.text_types import NULL_MARKERS
@@ -52,7 +51,6 @@ __all__ = [
     "write_table",
 ]
 
-Missing = Literal["drop", "category"]
 Format = Literal["csv", "tsv", "parquet", "arrow"]
 ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR = ";", "|"
 ENDINGS: dict[str, Format] = {
@@ -199,65 +197,6 @@ def refuse_infinite(counts: Mapping[str, int], name: str) -> None:
         raise DataError(f"{name} has infinite numbers in: {', '.join(found)}", hint=hint)
 
 
-def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) -> pl.DataFrame:
-    """Keep the complete rows, or all.
-
-    Args:
-        frame: The table.
-        columns: Columns that must have a value.
-        how: "drop" keeps rows that are complete in `columns`; "category" keeps all, and later steps count null as a
-            value.
-
-    Returns:
-        The rows that are kept.
-
-    Raises:
-        ConfigError: `how` is neither.
-        DataError: No row is complete.
-    """
-    where = complete_where(columns, how)
-    if where is None:
-        return frame
-    kept = frame.filter(pl.Series(_is_complete(frame, columns)))
-    if kept.height == 0:
-        raise none_complete(frame.height, len(columns))
-    return kept
-
-
-def complete_where(columns: Sequence[str], how: Missing) -> pl.Expr | None:
-    """The condition of the rows that `handle_missing` keeps; None where it keeps all.
-
-    Raises:
-        ConfigError: `how` is neither "drop" nor "category".
-    """
-    if how == "category":
-        return None
-    if how != "drop":
-        raise ConfigError(f"unknown way to handle missing values {how!r}", hint=nearest(how, ("drop", "category")))
-    return pl.all_horizontal(pl.col(name).is_not_null() for name in columns) if columns else None
-
-
-def none_complete(rows: int, columns: int) -> DataError:
-    """What is said where every row has a missing value."""
-    return DataError(
-        f"all {rows:,} rows have a missing value in one of {columns} columns",
-        hint='Set missing = "category", or drop the emptiest columns',
-    )
-
-
-def complete_rows(frame: pl.DataFrame) -> NDArray[np.int64]:
-    """The numbers of the rows without a missing value: those that `handle_missing` keeps with "drop"."""
-    return np.flatnonzero(_is_complete(frame, frame.columns)).astype(np.int64)
-
-
-def _is_complete(frame: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.bool_]:
-    found = np.ones(frame.height, np.bool_)
-    for name in columns:
-        if frame[name].null_count():
-            found &= frame[name].is_not_null().to_numpy()
-    return found
-
-
 def write_table(
     frame: pl.DataFrame,
     path: str | Path,
@@ -369,13 +308,27 @@ def order_tells(frame: pl.DataFrame, columns: Sequence[str], person: str | None)
 
 
 def in_value_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows in the order of their values, column after column: an order that tells nothing more."""
+    """The rows in the order of their values, column after column: an order that tells nothing more.
+
+    Args:
+        frame: The table.
+
+    Returns:
+        The sorted rows, null first.
+    """
     keys = value_order(frame.schema)
     return frame.sort(keys, nulls_last=False, maintain_order=False) if keys else frame
 
 
 def value_order(schema: Mapping[str, pl.DataType]) -> list[pl.Expr]:
-    """What `in_value_order` sorts a table of these columns by."""
+    """The keys that `in_value_order` sorts by.
+
+    Args:
+        schema: The types of the table's columns.
+
+    Returns:
+        One key per column; a list is compared as the text of its items.
+    """
     return [
         pl.col(name).list.join(ITEM_SEPARATOR, ignore_nulls=True) if isinstance(kind, pl.List) else pl.col(name)
         for name, kind in schema.items()
