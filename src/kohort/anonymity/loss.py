@@ -68,6 +68,9 @@ def ncp(
         kept: Row number in `before` of each row of `after`; without it the two have the same rows.
         hierarchies: Hierarchies of the columns that were released as taxonomy labels.
 
+    Returns:
+        The mean over input rows and quasi-identifiers: 0 if nothing was generalised, 1 if everything was suppressed.
+
     Raises:
         ConfigError: No quasi-identifier is named, or the hierarchy of a label is not given.
         DataError: A column is absent, or `kept` does not match the tables.
@@ -90,7 +93,22 @@ def ncp_by_column(
     kept: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     hierarchies: Mapping[str, Hierarchy] | None = None,
 ) -> dict[str, float]:
-    """`ncp` of each quasi-identifier."""
+    """Normalised certainty penalty of each quasi-identifier.
+
+    Args:
+        before: The input table.
+        after: The released table.
+        quasi: Names of the quasi-identifiers.
+        kept: Row number in `before` of each row of `after`; None: the two have the same rows.
+        hierarchies: Hierarchies of the columns that were released as taxonomy labels.
+
+    Returns:
+        The mean penalty over the input rows by column, from 0 to 1.
+
+    Raises:
+        ConfigError: No quasi-identifier is named, or the hierarchy of a label is not given.
+        DataError: A column is absent, or `kept` does not match the tables.
+    """
     source = as_frame(before)
     names = require_columns(source, quasi)
     if not names:
@@ -197,7 +215,20 @@ def _counted(numbers: NDArray[np.int64], each: NDArray[np.int64] | None) -> NDAr
 
 
 def association(frame: Any, *, columns: Sequence[str], target: str, corrected: bool = False) -> dict[str, float]:
-    """Entropy coefficient of each column with the target, corrected for small samples if asked."""
+    """Entropy coefficient of each column with the target.
+
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        columns: Names of the columns.
+        target: The column that associations are with.
+        corrected: Subtract what independent columns of so many values show on average in a table of this size.
+
+    Returns:
+        I(column; target) / H(target) by column, from 0 to 1; 0 where the target has one value.
+
+    Raises:
+        DataError: A column is absent, or the table has no rows.
+    """
     table = as_frame(frame)
     names = require_columns(table, columns)
     require_columns(table, [target])
@@ -257,14 +288,38 @@ def _entropy_loss(
 
 
 def discernibility(after: Any, *, quasi: Sequence[str], suppressed_rows: int = 0) -> int:
-    """Sum of squared class sizes; a suppressed row counts as alike to every input row."""
+    """Sum of squared class sizes, plus input rows x suppressed rows.
+
+    Args:
+        after: The released table.
+        quasi: Names of the quasi-identifiers.
+        suppressed_rows: Rows of the input that `after` leaves out; each adds the number of input rows.
+
+    Returns:
+        The sum; smaller is better.
+
+    Raises:
+        DataError: A column is absent, or the release has no rows.
+    """
     sizes = group_rows(as_frame(after), quasi).sizes
     total = int(sizes.sum()) + suppressed_rows
     return int((sizes**2).sum()) + suppressed_rows * total
 
 
 def average_class_size(after: Any, *, quasi: Sequence[str], k: int = 1) -> float:
-    """Rows / classes / k: 1 would be the ideal for that k (LeFevre et al., 2006)."""
+    """Rows / classes / k: 1 would be the ideal for that k (LeFevre et al., 2006).
+
+    Args:
+        after: The released table.
+        quasi: Names of the quasi-identifiers.
+        k: The k that was asked for; 1 gives the mean number of rows of a class.
+
+    Returns:
+        The mean class size in units of k.
+
+    Raises:
+        DataError: A column is absent, or the release has no rows.
+    """
     classes = group_rows(as_frame(after), quasi)
     return classes.rows / classes.count / k
 

@@ -350,6 +350,12 @@ def _columns(names: Sequence[str], declared: Declared) -> _Columns:
 def read_schema_file(path: Path) -> dict[str, Any]:
     """The declarations of a schema file: lists of names by role, and `[reading]`.
 
+    Args:
+        path: The TOML file; its keys may stand in a table `[schema]`.
+
+    Returns:
+        The declarations by key, unchecked but for their keys.
+
     Raises:
         ConfigError: The file cannot be read or has an unknown key.
     """

@@ -61,13 +61,15 @@ class ItemRows:
 
 
 def collect_items(frame: pl.DataFrame, identifier: str, items: str) -> pl.DataFrame:
-    """One row per person from a table with one row per item: the first row of each, with the items as a list in
-    input order.
+    """One row per person from a table with one row per item.
 
     Args:
         frame: The table.
         identifier: Column that says who a row is about.
         items: Column of single items.
+
+    Returns:
+        The first row of each person, in input order, with the person's distinct items as a list in input order.
 
     Raises:
         DataError: A column is absent, or another column differs among the rows of one person.
@@ -87,6 +89,13 @@ def collect_items(frame: pl.DataFrame, identifier: str, items: str) -> pl.DataFr
 
 def read_items(frame: pl.DataFrame, names: Sequence[str]) -> ItemRows:
     """The items of each row; those of several columns together are one set.
+
+    Args:
+        frame: The table.
+        names: Names of the columns that hold items.
+
+    Returns:
+        The item occurrences. Items are numbered in the order of their texts.
 
     Raises:
         DataError: A column is absent or holds no item sets.
@@ -109,7 +118,14 @@ def read_items(frame: pl.DataFrame, names: Sequence[str]) -> ItemRows:
 
 
 def item_weights(tree: ItemTree, weights: Mapping[str, float] | None) -> NDArray[np.float64]:
-    """The weight of each node; never 0 for an item, so that no item is suppressed for free.
+    """The weight of each node of the tree.
+
+    Args:
+        tree: The tree over the items.
+        weights: Weight of an item by its text, from 0 to 1; 1 for an item that is not named.
+
+    Returns:
+        The weights of the items, 1e-6 or more so that no item is suppressed for free, then 1 for each label.
 
     Raises:
         ConfigError: A weight is not between 0 and 1.
@@ -125,10 +141,21 @@ def item_weights(tree: ItemTree, weights: Mapping[str, float] | None) -> NDArray
 def release_items(
     rows: ItemRows, tree: ItemTree, node: Integers, classes: Integers, *, table_wide: bool
 ) -> tuple[list[pl.Series], list[tuple[str, tuple[str, ...]]], Integers]:
-    """The item columns as lists of cells; the distinct cells with the items they stand for; the cell of an occurrence.
+    """The item columns of a release as lists of cells.
 
-    `node` is that of each occurrence, `classes` that of each row. Without a tree a node stands for the items that are
-    on it: in its class, or in the whole table where groups are table-wide.
+    Without a tree a node stands for the items that are on it: in its class, or in the whole table where groups are
+    table-wide.
+
+    Args:
+        rows: The items of the table.
+        tree: The tree over the items.
+        node: Node of each occurrence, -1 where it is suppressed.
+        classes: Class of each row.
+        table_wide: Whether a group of items is the same in all classes.
+
+    Returns:
+        The item columns; the distinct cells in the order of their texts, each with the items it stands for; and the
+        place of each occurrence's cell among these, -1 where it is suppressed.
     """
     kept = np.flatnonzero(node >= 0)
     row = rows.row_of[kept]
@@ -163,7 +190,15 @@ def numbered(keys: Integers, span: int) -> tuple[Integers, Integers]:
 
 
 def distinct(keys: Integers, span: int) -> Integers:
-    """The distinct keys, rising; all are below `span`, which may be huge."""
+    """The distinct keys, rising.
+
+    Args:
+        keys: Numbers from 0 on, which may repeat.
+        span: All keys are below this, which may be huge.
+
+    Returns:
+        Each key once, in rising order.
+    """
     if span > COUNTED_KEYS:
         ordered = np.sort(keys)
         found: Integers = ordered[np.diff(ordered, prepend=-1) != 0]

@@ -51,22 +51,54 @@ class ItemLoss:
 
 
 def value_penalty(size: float, domain: float) -> float:
-    """Eq 1: share of a column's domain that a cell covers; 0 for a single value."""
+    """Eq 1: share of a column's domain that a cell covers; 0 for a single value.
+
+    Args:
+        size: How much of the domain the cell covers: the width of a range, or a number of values.
+        domain: How much the domain holds, in the same unit.
+
+    Returns:
+        The share, from 0 to 1.
+    """
     return 0.0 if size <= 1 or domain <= 0 else min(size / domain, 1.0)
 
 
 def weighted_ncp(penalties: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:
-    """Eqs 2 and 3: the weighted sum over the quasi-identifiers, of one row or of the means over all rows."""
+    """Eqs 2 and 3: the weighted sum of the penalties of the quasi-identifiers.
+
+    Args:
+        penalties: Penalty of each quasi-identifier, of one row or the mean over all rows.
+        weights: Weight of each quasi-identifier; 1 for one that is not named.
+
+    Returns:
+        The sum; it is not divided by the weights.
+    """
     return sum((weights or {}).get(name, 1.0) * penalty for name, penalty in penalties.items())
 
 
 def log_utility_loss(size: float, weight: float = 1.0) -> float:
-    """Logarithm of eq 4, the utility loss of one generalised item; -inf for weight 0."""
+    """Natural logarithm of eq 4, the utility loss of one generalised item.
+
+    Args:
+        size: How many items it stands for.
+        weight: Its weight.
+
+    Returns:
+        ln((2^size - 1) weight); -inf where the weight or the size is 0.
+    """
     return _log_power(size) + math.log(weight) if weight > 0 and size > 0 else -math.inf
 
 
 def row_utility_loss(sizes: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """Eq 5 for the generalised items of one row; 0 for an empty set."""
+    """Eq 5, the utility loss of one row.
+
+    Args:
+        sizes: How many items each released item of the row stands for.
+        weights: Weight of each of them; None: 1.
+
+    Returns:
+        The loss; 0 for a row without items.
+    """
     if not len(sizes):
         return 0.0
     logs = [log_utility_loss(size, 1.0 if weights is None else weights[i]) for i, size in enumerate(sizes)]
@@ -94,6 +126,9 @@ def item_losses(
         kept: Input row of each released row; None: the two have the same rows.
         hierarchy: The hierarchy that item labels come from.
         weights: Weight of each item; 1 by default.
+
+    Returns:
+        The losses of all item occurrences of the input table, and how many were suppressed or added.
 
     Raises:
         DataError: The tables do not match, or a column is absent or holds no item sets.

@@ -240,6 +240,13 @@ def _with_population(
 def distinction_and_separation(frame: Any, *, quasi: Sequence[str]) -> tuple[Distinguishability, ...]:
     """Distinction and separation of each quasi-identifier and, last, of all of them together.
 
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+
+    Returns:
+        One entry per quasi-identifier, in the order given, and one for all of them together.
+
     Raises:
         DataError: The table lacks a column or has no rows.
     """
@@ -349,7 +356,17 @@ def _uniqueness(size: NDArray[np.int64], count: NDArray[np.int64], population_si
 
 
 def pitman_log_likelihood(theta: float, alpha: float, size: NDArray[np.int64], count: NDArray[np.int64]) -> float:
-    """Logarithm of Pitman's sampling formula, up to a constant, for `count` classes of each `size`."""
+    """Natural logarithm of Pitman's sampling formula for the class sizes of a table, up to a constant.
+
+    Args:
+        theta: Parameter of the formula, above -alpha.
+        alpha: Parameter of the formula, between 0 and 1.
+        size: The sizes of classes that occur, each once.
+        count: How many classes have each of these sizes.
+
+    Returns:
+        The log-likelihood; larger fits better.
+    """
     from scipy.special import gammaln
 
     classes, rows = int(count.sum()), int((size * count).sum())
