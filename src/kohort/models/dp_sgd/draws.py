@@ -102,7 +102,14 @@ class RowSampler:
 
 
 def normal_words(count: int) -> int:
-    """How many words `fill_normals` takes for `count` normals: the next even number."""
+    """How many words `fill_normals` takes.
+
+    Args:
+        count: How many normals are wanted.
+
+    Returns:
+        The same number, or the next even one.
+    """
     return count + count % 2
 
 
