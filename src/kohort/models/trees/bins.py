@@ -166,7 +166,15 @@ class Bins:
 
 
 def summary_length(columns: Sequence[TreeColumn], outputs: int) -> int:
-    """How many numbers `count_cells` gives."""
+    """How many numbers a site adds to the sum that bins are made of.
+
+    Args:
+        columns: The columns of the encoder.
+        outputs: How many outputs the model has.
+
+    Returns:
+        The length of what `count_cells` gives.
+    """
     return 1 + outputs + sum(column.all_cells + _targets_of(column, outputs) for column in columns)
 
 

@@ -161,6 +161,12 @@ class TreeModel(Model):
 def load_trees(saved: SavedModel) -> TreeModel:
     """The model that `TreeModel.save` took apart.
 
+    Args:
+        saved: The model as data.
+
+    Returns:
+        The model. Its arrays were checked, so the compiled loops read nothing outside of them.
+
     Raises:
         ValueError: The parts do not fit together.
     """
