@@ -67,7 +67,16 @@ def edited(run: Mapping[str, Any], edition: Edition) -> dict[str, Any]:
 
 
 def edited_plan(plan: Mapping[str, Any] | None, edition: Edition) -> Mapping[str, Any] | None:
-    """The shared plan of a report as an edition shows it; the external one leaves out tables, splits and categories."""
+    """The shared plan of a report as an edition shows it; the external one leaves out tables, splits and categories.
+
+    Args:
+        plan: The keys that the plans of all runs share; None where no plan is known.
+        edition: "internal" shows the plan as it is.
+
+    Returns:
+        The sections to show; None without a plan. An external edition has no `[policy]`, and only those
+        keys of `[data]` and `[sites]` that name no table, split or category.
+    """
     if plan is None or edition == "internal":
         return plan
     kept = {
