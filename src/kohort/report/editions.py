@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-__all__ = ["EDITIONS", "Edition", "edited", "edited_plan"]
+__all__ = ["Edition", "edited", "edited_plan"]
 
 Edition: TypeAlias = Literal["internal", "external"]
-EDITIONS: Final[tuple[Edition, ...]] = ("internal", "external")
 _KEPT: Final = (
     "method", "name", "engine", "sites", "rounds", "stopped_by", "task", "history", "seconds", "bytes", "watt_hours",
     "epsilon", "delta", "unit", "dp", "curves", "ledger_head",
