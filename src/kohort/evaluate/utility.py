@@ -25,7 +25,6 @@ from kohort.tables.persons import persons_of
 __all__ = [
     "accuracy_and_loss",
     "accuracy_of",
-    "area_under_curve",
     "classification",
     "evaluate_groups",
     "evaluate_model",
@@ -270,11 +269,6 @@ def regression(truth: NDArray[Any], found: NDArray[Any], *, resampling: Resampli
     blocks = Blocks(len(truth), resampling)
     sums = np.stack([blocks.sums(column) for column in columns], axis=1)
     return {**result, "intervals": intervals_of(sums, _errors, resampling)}
-
-
-def area_under_curve(positive: NDArray[np.bool_], score: NDArray[Any]) -> float | None:
-    """Chance that a positive row scores above a negative one, ties counting half; None without both kinds."""
-    return pair_shares(positive, score)[0]
 
 
 def pair_shares(positive: NDArray[np.bool_], score: NDArray[Any]) -> tuple[float | None, Floats]:
