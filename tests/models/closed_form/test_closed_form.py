@@ -15,7 +15,7 @@ from tests.support.examples import examples
 from kohort.crypto.sums.scheme import FixedPoint
 from kohort.errors import ConfigError, DataError
 from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_statistics, newton_step
-from kohort.methods.oneshot.paper_factors import factor_of_site, merge_at_once, merge_incremental, solve_factors
+from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental, solve_factors
 from kohort.models.closed_form import statistics as closed_form
 from kohort.models.closed_form.design import WANTED, OneLayer, apply, clip_rows, inverse, sensitivity, slope
 from kohort.models.closed_form.solve import (
@@ -352,8 +352,8 @@ def test_the_papers_decompositions_give_the_same_weights(activation, classes):
     together = [[factor.factors[i] for factor in found] for i in range(len(found[0].factors))]
     merged = [merge_incremental(factors) for factors in together]
     for one, factors in zip(merged, together, strict=True):
-        other = merge_at_once(factors)
-        np.testing.assert_allclose(one @ one.T, other @ other.T, rtol=1e-9, atol=1e-12)
+        whole = np.hstack(factors)
+        np.testing.assert_allclose(one @ one.T, whole @ whole.T, rtol=1e-9, atol=1e-12)
     weights = solve_factors(merged, moments, penalty=1e-3)
     gram_path = Solver(design, total_of(design, z, y), standardise=False).one_against_rest(1e-3)
     np.testing.assert_allclose(weights, gram_path, rtol=1e-7, atol=1e-9)
