@@ -43,7 +43,6 @@ __all__ = [
     "class_moments",
     "fold_of",
     "leading",
-    "pack",
     "statistics_of_sites",
     "unpack",
 ]
@@ -96,15 +95,11 @@ def class_moments(design: OneLayer, statistics: Statistics) -> Floats:
     return statistics.moments
 
 
-def pack(statistics: Statistics) -> Floats:
-    """One flat vector: the upper triangle of every Gram matrix row by row, the moments row by row, the rest."""
-    upper = np.triu_indices(statistics.grams.shape[-1])
-    triangles = [gram[upper] for gram in statistics.grams]
-    return np.concatenate([*triangles, statistics.moments.reshape(-1), statistics.more])
-
-
 def unpack(design: OneLayer, vector: NDArray[Any]) -> Statistics:
-    """The inverse of `pack`; refuses another length and numbers that are not finite."""
+    """Statistics from one flat vector: the upper triangle of each Gram matrix, the moments row by row, the rest.
+
+    Another length is refused, and so are numbers that are not finite.
+    """
     numbers = np.asarray(vector, dtype=np.float64)
     if numbers.shape != (design.length,):
         raise DataError(
