@@ -25,6 +25,8 @@ def test_a_schema_file_declares_what_the_command_line_does_not(tmp_path: Path) -
         ("quasi = 3\n", "quasi in the schema file is no list of names"),
         ('quasi = "a"\n', "quasi in the schema file is one string"),
         ("target = 3\n", "target in the schema file is no name"),
+        ("schema = 3\n", "schema in the schema file is no table"),
+        ("reading = 3\n", "reading in the schema file is no table"),
     ],
 )
 def test_a_wrong_schema_file_is_explained(tmp_path: Path, text: str, said: str) -> None:
