@@ -246,7 +246,7 @@ def _parse(text: str) -> Condition:
 
 
 def cheapest(settings: Sequence[Figures], conditions: Sequence[Condition]) -> int | None:
-    """The cheapest setting that keeps every condition: fewest costs in the order of `COSTS`, then the best score.
+    """The setting that keeps every condition at the lowest costs, compared in the order of `COSTS`, then by score.
 
     Args:
         settings: The figures of each setting.

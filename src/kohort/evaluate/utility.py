@@ -249,7 +249,7 @@ def regression(truth: NDArray[Any], found: NDArray[Any], *, resampling: Resampli
 
     Args:
         truth: The target of each row, on its own scale.
-        found: The predictions.
+        found: The predictions, on the same scale.
         resampling: How to compute "intervals"; None leaves them out.
 
     Returns:
