@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "kohort"
 COMMANDS = ("cli",)
 """Their options are described to users, by help texts."""
-COMPILED = ("compiled", "inner", "inlined", "kernel")
+COMPILED = ("compiled", "inner", "inlined", "fused", "in_order")
 """Decorators of compiled loops, whose arguments are arrays that their callers describe."""
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in COMMANDS)
 

@@ -12,7 +12,6 @@
   join values seem to lose what was never there. Corrected, every association is less by what independent columns show
   on average, (values - 1)(targets - 1) / (2 rows) nats, and the loss is a share between 0 and 1; uncorrected it is what
   papers print, and negative when generalised cells say more about the target than the values did.
-- `discernibility`: sum over classes of size^2, plus input rows x suppressed rows (Bayardo and Agrawal, 2005).
 
 Guarantee: everything is computed from the two tables; nothing an anonymiser says about itself is used.
 """
@@ -26,7 +25,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.classes import as_frame, group_rows, require_columns, sorted_distinct
+from kohort.anonymity.checker.classes import as_frame, require_columns, sorted_distinct
 from kohort.anonymity.coded_frame import TEXTS, CodedFrame, OrderedClasses
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Label, canonical_text, parse_cell
@@ -34,13 +33,10 @@ from kohort.tables.hierarchy import Hierarchy
 
 __all__ = [
     "association",
-    "average_class_size",
-    "discernibility",
     "entropy_loss",
     "ncp",
     "ncp_and_entropy",
     "ncp_by_column",
-    "theils_u",
 ]
 
 Floats = NDArray[np.float64]
@@ -170,26 +166,8 @@ def _ncp(
     return {name: (_penalty(source, released, name, rows, classes, hierarchies) + missing) / height for name in names}
 
 
-def theils_u(frame: Any, *, of: str, given: str, corrected: bool = False) -> float:
-    """I(of; given) / H(of): the share of the uncertainty about `of` that `given` removes; 0 if there is none.
-
-    Args:
-        frame: A pandas, polars or pyarrow table.
-        of: The column that is told about.
-        given: The column that tells.
-        corrected: Less what independent columns of so many values show on average.
-
-    Returns:
-        The share, between 0 and 1.
-    """
-    table = as_frame(frame)
-    require_columns(table, [of, given])
-    coded = CodedFrame(table)
-    return _theils_u(coded.codes(of), coded.codes(given), None, corrected=corrected)
-
-
 def _theils_u(of: Integers, given: Integers, each: NDArray[np.int64] | None, *, corrected: bool) -> float:
-    """`theils_u` of two columns' codes; `each` says how many rows each row stands for, None: one."""
+    """I(of; given) / H(of) of two columns' codes; `each` says how many rows each row stands for, None: one."""
     values, targets = int(given.max(initial=0)) + 1, int(of.max(initial=0)) + 1
     joint = given.astype(np.int64) * targets + of
     if values * targets <= 4 * len(of):
@@ -285,43 +263,6 @@ def _entropy_loss(
     if released.height:
         left = sum(_associations(released, columns, target, rows=None, corrected=corrected).values())
     return min(max(1.0 - left / had, 0.0), 1.0) if corrected else 1.0 - left / had
-
-
-def discernibility(after: Any, *, quasi: Sequence[str], suppressed_rows: int = 0) -> int:
-    """Sum of squared class sizes, plus input rows x suppressed rows.
-
-    Args:
-        after: The released table.
-        quasi: Names of the quasi-identifiers.
-        suppressed_rows: Rows of the input that `after` leaves out; each adds the number of input rows.
-
-    Returns:
-        The sum; smaller is better.
-
-    Raises:
-        DataError: A column is absent, or the release has no rows.
-    """
-    sizes = group_rows(as_frame(after), quasi).sizes
-    total = int(sizes.sum()) + suppressed_rows
-    return int((sizes**2).sum()) + suppressed_rows * total
-
-
-def average_class_size(after: Any, *, quasi: Sequence[str], k: int = 1) -> float:
-    """Rows / classes / k: 1 would be the ideal for that k (LeFevre et al., 2006).
-
-    Args:
-        after: The released table.
-        quasi: Names of the quasi-identifiers.
-        k: The k that was asked for; 1 gives the mean number of rows of a class.
-
-    Returns:
-        The mean class size in units of k.
-
-    Raises:
-        DataError: A column is absent, or the release has no rows.
-    """
-    classes = group_rows(as_frame(after), quasi)
-    return classes.rows / classes.count / k
 
 
 def _released(after: Any, source: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:

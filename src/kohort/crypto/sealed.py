@@ -44,7 +44,6 @@ __all__ = [
     "SequenceMemory",
     "open_sealed",
     "padded_size",
-    "read_header",
     "seal",
 ]
 
@@ -175,24 +174,6 @@ def open_sealed(
         raise _refused(sender.name, "its padding is not what it must be")
     memory.accept(run, sender.name, sequence)
     return payload
-
-
-def read_header(box: bytes) -> Header:
-    """Read a box's header, which its relay can read too. Nothing is verified: only `open_sealed` does that.
-
-    Args:
-        box: The sealed message.
-
-    Returns:
-        The header.
-
-    Raises:
-        IntegrityError: The header is malformed.
-    """
-    try:
-        return _parsed(box[_SIZE.size :][: _SIZE.unpack_from(box)[0]])
-    except (struct.error, ValueError) as error:
-        raise IntegrityError("a sealed message has a malformed header", hint="Ask its sender to send again") from error
 
 
 def padded_size(length: int) -> int:

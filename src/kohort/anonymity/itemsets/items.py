@@ -1,7 +1,7 @@
 """Item sets as arrays, and back to lists of released cells.
 
-Items come as a list column, as texts with `;` (or `|`) between items, or as repeated rows, one item each, which
-`collect_items` gathers. Missing and empty items are no items; an item twice in a row is one.
+Items come as a list column, or as texts with `;` (or `|`) between items. Missing and empty items are no items; an item
+twice in a row is one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import Label, ValueSet, format_cell
 from kohort.tables.frames import ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR
 
-__all__ = ["ItemRows", "collect_items", "distinct", "item_weights", "read_items", "release_items"]
+__all__ = ["ItemRows", "distinct", "item_weights", "read_items", "release_items"]
 
 COUNTED_KEYS = 50_000_000
 
@@ -58,33 +58,6 @@ class ItemRows:
         lengths = self.lengths[rows]
         starts = np.concatenate(([0], np.cumsum(lengths)))
         return np.arange(starts[-1]) + np.repeat(self.row_starts[rows] - starts[:-1], lengths), starts
-
-
-def collect_items(frame: pl.DataFrame, identifier: str, items: str) -> pl.DataFrame:
-    """One row per person from a table with one row per item.
-
-    Args:
-        frame: The table.
-        identifier: Column that says who a row is about.
-        items: Column of single items.
-
-    Returns:
-        The first row of each person, in input order, with the person's distinct items as a list in input order.
-
-    Raises:
-        DataError: A column is absent, or another column differs among the rows of one person.
-    """
-    for name in (identifier, items):
-        if name not in frame.columns:
-            raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
-    rest = [name for name in frame.columns if name not in (identifier, items)]
-    grouped = frame.group_by(identifier, maintain_order=True)
-    differing = [name for name in rest if grouped.agg(pl.col(name).n_unique())[name].max() != 1] if frame.height else []
-    if differing:
-        hint = "Leave these columns out, or make one row a person first"
-        raise DataError(f"columns differ among the rows of one person: {', '.join(differing)}", hint=hint)
-    listed = pl.col(items).cast(pl.String).drop_nulls().unique(maintain_order=True)
-    return grouped.agg(*(pl.col(name).first() for name in rest), listed).select(frame.columns)
 
 
 def read_items(frame: pl.DataFrame, names: Sequence[str]) -> ItemRows:

@@ -44,10 +44,8 @@ __all__ = [
     "PopulationUniqueness",
     "Risk",
     "assess_risk",
-    "distinction_and_separation",
     "distinguishability",
     "pitman_log_likelihood",
-    "population_uniqueness",
     "risk_of_classes",
 ]
 
@@ -237,23 +235,6 @@ def _with_population(
     return replace(alone, marketer=expected_matches, journalist_max=largest, journalist_mean=expected_matches)
 
 
-def distinction_and_separation(frame: Any, *, quasi: Sequence[str]) -> tuple[Distinguishability, ...]:
-    """Distinction and separation of each quasi-identifier and, last, of all of them together.
-
-    Args:
-        frame: A pandas, polars or pyarrow table.
-        quasi: Names of the quasi-identifiers.
-
-    Returns:
-        One entry per quasi-identifier, in the order given, and one for all of them together.
-
-    Raises:
-        DataError: The table lacks a column or has no rows.
-    """
-    counted = combine(as_frame(frame).lazy(), quasi=quasi)
-    return distinguishability(counted, _histogram(counted))
-
-
 def distinguishability(counted: Combinations, histogram: Histogram) -> tuple[Distinguishability, ...]:
     """Distinction and separation of each quasi-identifier and, last, of all of them together.
 
@@ -323,20 +304,6 @@ def _sizes_in(
         hint = "The table must be a part of the population, generalised in the same way"
         raise DataError(f"{short:,} of {classes.count:,} classes have fewer rows in the population", hint=hint)
     return found.astype(np.float64)
-
-
-def population_uniqueness(sizes: NDArray[np.int64], *, population_size: int) -> PopulationUniqueness:
-    """Estimate the uniqueness of a population from the class sizes of a sample.
-
-    Args:
-        sizes: Rows of each class of the sample.
-        population_size: Rows of the population.
-
-    Returns:
-        The estimated share and the model used.
-    """
-    size, count = np.unique(sizes, return_counts=True)
-    return _uniqueness(size, count, population_size)
 
 
 def _uniqueness(size: NDArray[np.int64], count: NDArray[np.int64], population_size: int) -> PopulationUniqueness:

@@ -68,8 +68,6 @@ class CertificateFacts:
     """What a certificate says."""
 
     names: tuple[str, ...]
-    not_before: datetime
-    not_after: datetime
     days_left: int
     is_authority: bool
 
@@ -211,13 +209,7 @@ def check_certificate(
         )
     if authority is not None:
         _check_signed(path, certificate, authority, today)
-    return CertificateFacts(
-        names,
-        certificate.not_valid_before_utc,
-        certificate.not_valid_after_utc,
-        (certificate.not_valid_after_utc - today).days,
-        _is_authority(certificate),
-    )
+    return CertificateFacts(names, (certificate.not_valid_after_utc - today).days, _is_authority(certificate))
 
 
 def make_node_key(path: Path, *, force: bool = False) -> KeyFiles:

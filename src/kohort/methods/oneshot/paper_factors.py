@@ -21,7 +21,7 @@ from kohort.models.closed_form.design import WANTED, Floats, OneLayer, inverse, 
 from kohort.models.closed_form.statistics import checked_targets, require_finite, with_bias
 from kohort.models.dense.network import FloatArray
 
-__all__ = ["Factor", "factor_of_site", "merge_at_once", "merge_incremental", "solve_factors"]
+__all__ = ["Factor", "factor_of_site", "merge_incremental", "solve_factors"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,18 +85,6 @@ def merge_incremental(sites: Sequence[NDArray[Any]]) -> Floats:
     for factor in sites[1:]:
         merged = _scaled_left(np.hstack([merged, factor]))
     return merged
-
-
-def merge_at_once(sites: Sequence[NDArray[Any]]) -> Floats:
-    """U S of all sites' rows in a single decomposition: the reference for `merge_incremental`.
-
-    Args:
-        sites: U S of each site, [width, rank]; at least one.
-
-    Returns:
-        The merged U S, [width, rank].
-    """
-    return _scaled_left(np.hstack(list(sites)))
 
 
 def solve_factors(factors: Sequence[Floats], moments: Floats, *, penalty: float) -> Floats:

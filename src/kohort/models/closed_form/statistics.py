@@ -43,7 +43,6 @@ __all__ = [
     "class_moments",
     "fold_of",
     "leading",
-    "pack",
     "statistics_of_sites",
     "unpack",
 ]
@@ -104,22 +103,8 @@ def class_moments(design: OneLayer, statistics: Statistics) -> Floats:
     return statistics.moments
 
 
-def pack(statistics: Statistics) -> Floats:
-    """Statistics as one flat vector, which sites add up.
-
-    Args:
-        statistics: Sums over rows.
-
-    Returns:
-        The upper triangle of every Gram matrix row by row, the moments row by row, and the rest, [length].
-    """
-    upper = np.triu_indices(statistics.grams.shape[-1])
-    triangles = [gram[upper] for gram in statistics.grams]
-    return np.concatenate([*triangles, statistics.moments.reshape(-1), statistics.more])
-
-
 def unpack(design: OneLayer, vector: NDArray[Any]) -> Statistics:
-    """The inverse of `pack`.
+    """Statistics from one flat vector: the upper triangle of each Gram matrix, the moments row by row, the rest.
 
     Args:
         design: What is fitted, which gives the length.

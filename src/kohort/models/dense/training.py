@@ -1,8 +1,8 @@
 """Training dense networks at many sites at once.
 
-Guarantees: `fit_many` gives every site exactly the weights that `fit_one` gives it alone, bit for bit, on any number of
-threads. The order of rows is a function of (key, round, epoch) only: nothing is remembered between calls, so a run
-can be resumed at any round. Rows, weights and states that are passed in are never changed.
+Guarantees: `fit_many` gives every site exactly the weights that it gets alone, bit for bit, on any number of threads.
+The order of rows is a function of (key, round, epoch) only: nothing is remembered between calls, so a run can be
+resumed at any round. Rows, weights and states that are passed in are never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.shape import DenseShape
 from kohort.models.options import Fitted, FloatArray, OptimiserState, Optimizer, Training
-from kohort.models.rows import Rows, StackedRows, read_only, stack
+from kohort.models.rows import StackedRows, read_only
 from kohort.models.trainable import Scorer
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "check_rows",
     "check_targets",
     "fit_many",
-    "fit_one",
     "moments_for",
     "row_order",
     "shape_of",
@@ -134,57 +133,6 @@ def fit_many(
     _refuse_misfits(misfits, network)
     remembers = training.optimizer != "sgd" and moments.first.shape[0] == sites
     return Fitted(trained, losses if measure_loss else None, taken, moments if remembers else None)
-
-
-def fit_one(
-    network: DenseShape,
-    weights: FloatArray,
-    rows: Rows,
-    *,
-    training: Training,
-    key: int,
-    round: int,
-    state: OptimiserState | None = None,
-    anchor: FloatArray | None = None,
-    shift: FloatArray | None = None,
-    measure_loss: bool = False,
-    keep_state: bool = True,
-) -> Fitted:
-    """Train one site: `fit_many` with a single site.
-
-    Args:
-        network: What is trained.
-        weights: Starting weights, [parameters].
-        rows: The site's rows.
-        training: As for `fit_many`.
-        key: What the row orders follow from.
-        round: As for `fit_many`.
-        state: As for `fit_many`, of this one site.
-        anchor: As for `fit_many`.
-        shift: As for `fit_many`, [1, parameters].
-        measure_loss: As for `fit_many`.
-        keep_state: As for `fit_many`.
-
-    Returns:
-        As for `fit_many`; every array has a first axis of length 1.
-
-    Raises:
-        ConfigError: As for `fit_many`.
-        DataError: As for `fit_many`.
-    """
-    return fit_many(
-        network,
-        weights,
-        stack([rows]),
-        training=training,
-        keys=np.array([key], dtype=np.uint64),
-        round=round,
-        state=state,
-        anchor=anchor,
-        shift=shift,
-        measure_loss=measure_loss,
-        keep_state=keep_state,
-    )
 
 
 def row_order(key: int, round: int, epoch: int, n: int) -> NDArray[np.int64]:
