@@ -42,7 +42,7 @@ def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: 
 
 STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.py"
 SEALED = "tests/methods/additive/test_sealed_totals.py"
-SEALED_TREES = "tests/methods/test_sealed_trees.py"
+SEALED_TREES, DIGITS = "tests/methods/test_sealed_trees.py", "tests/models/trees/test_precision.py"
 ADDITIVE = "tests/methods/additive/test_additive.py"
 OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
 NOISY = "tests/rounds/test_noisy_domains.py tests/privacy/dp/test_histogram.py"
@@ -946,6 +946,27 @@ MUTANTS = (
     Mutant("additive: the sum of a number", "methods/additive/exact.py",
            "self.target if self.classes else rounded_mean(self.target[0], self.target[1])", "self.target",
            "tests/methods/additive/test_sealed_totals.py", "sum_of_a_number"),
+    Mutant("trees: digits of values", "models/trees/growth.py",
+           "rounded_values(-(sums[:, 0] / SCALE) / (curvature + options.l2), told, classes=options.classes)",
+           "-(sums[:, 0] / SCALE) / (curvature + options.l2)", f"{SEALED_TREES} {DIGITS}", "do_not_follow"),
+    Mutant("trees: digits of gains", "models/trees/growth.py", "rounded_gains(np.where(chosen, gains, 0.0))",
+           "np.where(chosen, gains, 0.0)", "tests/models/trees/test_kernel.py", "every_split"),
+    Mutant("trees: digits of the start", "models/trees/precision.py",
+           "return rounded_values(scores, np.maximum(curvature * rows, 1.0), classes=classes)", "return scores",
+           DIGITS, "no_count_of_a_class"),
+    Mutant("trees: rows that weigh more", "models/trees/learner.py", "largest_weight=max(1.0, largest)",
+           "largest_weight=1.0", DIGITS, "weigh_more"),
+    Mutant("trees: few held-out rows", "models/trees/learner.py", "if total[2] >= self.options.min_leaf:",
+           "if total[2] > 0:", SEALED_TREES, "few_held_out"),
+    Mutant("trees: digits of losses", "models/trees/learner.py", '"history": np.asarray(self.told,',
+           '"history": np.asarray(self.history,', SEALED_TREES, "no_exact"),
+    Mutant("trees: how many rows there are", "models/trees/learner.py", "min(self.rows, 2 * self.options.min_leaf)",
+           "self.rows", SEALED_TREES, "no_exact"),
+    Mutant("trees: the best step that sites tell", "models/trees/learner.py",
+           "if found.best not in {self.best, *range(known, len(found.history))}:", "if False:",
+           SEALED_TREES, "do_not_fit"),
+    Mutant("trees: where the next value lies", "models/trees/bins.py", "out[this + 1 :] += 1",
+           "out[(this + following) // 2 + 1 :] += 1", "tests/models/trees/test_learner.py", "value_of_one_row"),
     Mutant("trees: whether few rows have a category", "models/trees/bins.py",
            "counts[found == len(common)].sum() >= least)", "counts[found == len(common)].sum() > 0)",
            "tests/models/trees/test_learner.py", "few_rows_have"),
