@@ -1,20 +1,21 @@
-"""Values of a finished model have no digit that rows do not support."""
+"""Values of a finished model have no digit that rows do not support, and counts of bins are ranges."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from kohort.models.additive.precision import rounded_errors, rounded_values
+from kohort.models.additive.precision import rounded_counts, rounded_errors, rounded_values
 
 
-def test_a_value_moves_by_at_most_an_eighth_of_its_error_and_has_few_digits() -> None:
+def test_a_value_moves_by_at_most_a_quarter_of_its_error_and_has_few_digits() -> None:
     random = np.random.default_rng(0)
     errors = np.exp(random.normal(0, 2, (400, 2)))
     w = random.normal(0, 3, (400, 2))
     found = rounded_values(w, errors)
-    assert (np.abs(found - w) <= errors / 8).all()
-    steps = errors / 8  # a step lies between an eighth and a quarter of the error
-    assert len(np.unique(found / np.exp2(np.floor(np.log2(errors / 4))) % 1)) == 1
+    assert (np.abs(found - w) <= errors / 4).all()
+    steps = errors / 4  # a step lies between a quarter and half of the error
+    assert len(np.unique(found / np.exp2(np.floor(np.log2(errors / 2))) % 1)) == 1
     assert np.abs(found - w).mean() > (steps / 8).mean()
 
 
@@ -32,3 +33,15 @@ def test_errors_are_rounded_up_by_at_most_a_fifth_to_few_values() -> None:
     assert (found >= errors * (1 - 1e-12)).all()
     assert (found <= errors * 2**0.25).all()
     assert len(np.unique(found)) < 40
+
+
+@pytest.mark.parametrize("least", [1, 7, 20])
+def test_a_count_is_told_as_the_middle_of_a_range_as_wide_as_the_fewest_persons_of_a_bin(least: int) -> None:
+    counts = np.arange(400.0)
+    told = rounded_counts(counts, least)
+    assert (rounded_counts(told, least) == told).all()  # hub and sites say the same of what was rounded already
+    assert told[0] == 0
+    assert (told[least:] >= least).all()
+    behind = {count: np.flatnonzero(told == count) for count in np.unique(told[least:])}
+    assert all(np.ptp(those) == least - 1 for those in list(behind.values())[:-1])
+    assert all(count == those[least // 2] for count, those in list(behind.items())[:-1])
