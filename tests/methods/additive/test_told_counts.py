@@ -21,6 +21,7 @@ from kohort.runs.run import run
 from kohort.testing import listening
 
 LEAST = 20
+WIDE = 32
 LEVELS = 14
 
 
@@ -61,7 +62,7 @@ def test_a_class_of_many_rows_of_one_person_is_a_class_of_one_person() -> None:
     assert said["target"].tolist() == [LEAST, 0, LEAST]
     said, model = told(table.drop("who"), data)  # nobody says whose rows they are
     assert model is not None
-    assert said["target"][1] == 30
+    assert said["target"][1] == WIDE  # 20 to 63
 
 
 def test_a_class_counts_each_of_its_persons_once_and_a_person_in_each_of_their_classes(
@@ -130,11 +131,20 @@ def small_groups(rows: int, seed: int, *, ranges: bool = True) -> list[tuple[int
     places = model.bins.of_rows(codes_of(model.bins.columns, model.encoder.transform(frame)))
     bins = np.asarray([(places == number).any(axis=0) for number in range(model.bins.total)], dtype=float)
     truth = np.asarray([table.filter(number=number).height for number in level_of["number"]])
-    low = said["counts"] - (LEAST // 2 if ranges else 0)
-    high = low + (LEAST - 1 if ranges else 0)
-    limits = {"A_ub": np.vstack([bins, -bins]), "b_ub": np.concatenate([high, -low]), "bounds": (0, None)}
-    total = {"A_eq": np.ones((1, len(truth))), "b_eq": [table.height]}
     groups = [*np.eye(len(truth)), *(one * (1 - two) for one, two in permutations(bins, 2) if (two <= one).all())]
+    return solved(bins, said["counts"], np.full(len(bins), LEAST), truth, groups, ranges=ranges)
+
+
+def solved(
+    bins: Any, counts: Any, least: Any, truth: Any, groups: Any, *, ranges: bool = True
+) -> list[tuple[int, int, int]]:
+    """Of each group of 1 to 19 persons how many there are, and the fewest and the most that fit what is told."""
+    low = high = counts
+    if ranges:
+        low = np.where(counts == WIDE, least, counts - WIDE // 2)
+        high = np.where(counts == WIDE, 2 * WIDE - 1, counts + WIDE // 2 - 1)
+    limits = {"A_ub": np.vstack([bins, -bins]), "b_ub": np.concatenate([high, -low]), "bounds": (0, None)}
+    total = {"A_eq": np.ones((1, len(truth))), "b_eq": [truth.sum()]}
     found = []
     for group in groups:
         if 0 < group @ truth < LEAST:
@@ -148,13 +158,42 @@ def test_of_nested_bins_the_hub_can_tell_no_small_group_to_less_than_a_range(row
     groups = [group for seed in range(4) for group in small_groups(rows, seed)]
     assert len(groups) > 4
     assert all(low <= true <= high for true, low, high in groups)
-    assert min(high - low for _, low, high in groups) >= LEAST // 2
+    assert min(high - low for _, low, high in groups) >= LEAST
 
 
 def test_exact_counts_would_tell_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "rounded_counts", lambda counts, least: counts)
     groups = [group for seed in range(4) for group in small_groups(2500, seed, ranges=False)]
     assert sum(low == high for _, low, high in groups) > 4
+
+
+def between_ends(*, ranges: bool = True) -> list[tuple[int, int, int]]:
+    """Three plans with other bins and minimums: the persons between two ends next to one another."""
+    random = np.random.default_rng(0)
+    age = random.normal(50, 12, 4000).clip(0, 99.9).round(1)
+    table = pl.DataFrame({"age": age, "ill": random.choice(["no", "yes"], 4000)})
+    data = {"bounds": {"age": [0, 100]}, "categories": {"ill": ["no", "yes"]}}
+    of_cell, counts, least = [], [], []
+    for most, fewest in ((32, 20), (31, 21), (30, 23)):
+        said, model = told(table, data, bins=most, min_bin=fewest, rounds=2)
+        assert model is not None
+        of_cell.append(said["bins"])
+        counts.append(said["counts"])
+        least.append(np.full(len(said["counts"]), fewest))
+        cells = codes_of(model.bins.columns, model.encoder.transform(table))[0]  # the same in every plan
+    kinds, of_kind = np.unique(np.stack(of_cell), axis=1, return_inverse=True)
+    bins = np.concatenate([own == np.arange(own.max() + 1)[:, None] for own in kinds]).astype(float)
+    truth = np.bincount(of_kind.ravel()[cells], minlength=kinds.shape[1])
+    return solved(bins, np.concatenate(counts), np.concatenate(least), truth, np.eye(len(truth)), ranges=ranges)
+
+
+def test_of_a_few_plans_with_other_bins_and_minimums_no_small_group_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = between_ends()
+    assert len(groups) > 4
+    assert all(low <= true <= high for true, low, high in groups)
+    assert min(high - low for _, low, high in groups) >= LEAST
+    monkeypatch.setattr(exact, "rounded_counts", lambda counts, least: counts)
+    assert all(low == true == high for true, low, high in between_ends(ranges=False))
 
 
 def test_the_model_and_its_file_hold_no_other_counts_and_predict_as_with_exact_ones(
@@ -166,7 +205,7 @@ def test_the_model_and_its_file_hold_no_other_counts_and_predict_as_with_exact_o
     said, model = told(table, data, rounds=12)
     assert model is not None
     assert (model.save().arrays["counts"][: len(said["counts"])] == said["counts"]).all()
-    assert {int(count) % LEAST for count in model.counts} == {LEAST // 2}
+    assert is_told(model.counts)
     for scheme in ("none", "masks"):
         again = told_or_clear(table, data, scheme)
         assert (again.counts == model.counts).all()
@@ -174,9 +213,14 @@ def test_the_model_and_its_file_hold_no_other_counts_and_predict_as_with_exact_o
     monkeypatch.setattr(exact, "rounded_counts", lambda counts, least: counts)
     _, other = told(table, data, rounds=12)
     assert other is not None
-    assert {int(count) % LEAST for count in other.counts} != {LEAST // 2}
+    assert not is_told(other.counts)
     x = model.encoder.transform(table)
     assert np.abs(model.scores(x) - other.scores(x)).max() < 1e-12
+
+
+def is_told(counts: Any) -> bool:
+    """Whether these are all numbers that stand for ranges."""
+    return bool(((counts == WIDE) | (counts % WIDE == WIDE // 2)).all())
 
 
 def told_or_clear(table: pl.DataFrame, data: dict[str, Any], scheme: str) -> AdditiveModel:

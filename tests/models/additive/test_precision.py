@@ -35,13 +35,22 @@ def test_errors_are_rounded_up_by_at_most_a_fifth_to_few_values() -> None:
     assert len(np.unique(found)) < 40
 
 
-@pytest.mark.parametrize("least", [1, 7, 20])
-def test_a_count_is_told_as_the_middle_of_a_range_as_wide_as_the_fewest_persons_of_a_bin(least: int) -> None:
-    counts = np.arange(400.0)
+@pytest.mark.parametrize(("least", "width"), [(1, 1), (7, 8), (10, 16), (20, 32), (32, 32)])
+def test_a_count_is_told_as_a_range_at_least_as_wide_as_the_fewest_persons_of_a_bin(least: int, width: int) -> None:
+    counts = np.arange(640.0)
     told = rounded_counts(counts, least)
     assert (rounded_counts(told, least) == told).all()  # hub and sites say the same of what was rounded already
     assert told[0] == 0
     assert (told[least:] >= least).all()
     behind = {count: np.flatnonzero(told == count) for count in np.unique(told[least:])}
-    assert all(np.ptp(those) == least - 1 for those in list(behind.values())[:-1])
-    assert all(count == those[least // 2] for count, those in list(behind.items())[:-1])
+    assert all(count in those for count, those in behind.items())
+    lowest, *others = [those[those >= least] for those in behind.values()]
+    assert (lowest[0], lowest[-1]) == (least, 2 * width - 1)
+    assert all(np.ptp(those) == width - 1 for those in others)
+
+
+def test_ranges_of_several_minimums_lie_in_one_another() -> None:
+    """Otherwise the ranges of one bin in a few plans would have little in common, and tell its count."""
+    counts = np.arange(1000.0)
+    starts = [set(np.flatnonzero(np.diff(rounded_counts(counts, least))[least:]) + least) for least in range(10, 70)]
+    assert all(later <= starts[0] for later in starts)

@@ -64,8 +64,8 @@ class AdditiveModel(Model):
     intercept: Floats
     """[outputs]"""
     counts: Floats
-    """About how many persons each bin holds: the middle of a range as wide as the fewest persons of a bin, or with
-    noise under a budget."""
+    """About how many persons each bin holds: a number that stands for a range of counts, or with noise under a budget.
+    """
     link: str
     errors: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """Standard errors of the values, given the other columns; none under a budget."""
@@ -142,7 +142,7 @@ class AdditiveModel(Model):
 
         Returns:
             By column, the most important first: `importance`, `bins` (their names), `values` (what each adds to the
-            score; a list per class where there are more than two), `counts` (where they are ranges, the middle),
+            score; a list per class where there are more than two), `counts` (each stands for a range),
             `ordered`, and `low` and `high`, the ends of 95 % intervals given the other columns, where the model has
             them. A pair of columns has `pair` (their names) and `grid`: the names of its `rows` and `columns`, and the
             place in `values` of every cell.

@@ -7,13 +7,13 @@ per doubling. In a bin with few rows of a class, half of a standard error is les
 there the count, which is told as a range alone, is what keeps the equation from being solved.
 
 Two columns that say nearly the same have nested bins, and the difference of two exact counts could be one person. So
-counts are told as the middle of a range that is as wide as the fewest persons of a bin.
+counts are told as ranges that are wider than the fewest persons of a bin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import floor, log2, sqrt
+from math import ceil, floor, log2, sqrt
 
 import numpy as np
 
@@ -29,16 +29,20 @@ STEPS_PER_DOUBLING = 4
 def rounded_counts(counts: Floats, least: int) -> Floats:
     """Counts as ranges, so that the difference of two of them tells no small number of persons.
 
+    Ranges are as wide as the next power of two from `least` on, and the lowest is twice as wide. So the ranges of any
+    two minimums lie in one another: plans with several minimums tell no more than the one with the smallest.
+
     Args:
         counts: Persons per bin.
-        least: How wide a range is: the fewest persons of a bin.
+        least: The fewest persons of a bin.
 
     Returns:
-        The middle of the range that a count is in: with 20, that of 20 to 39 is 30. None is below `least`, 0 stays
-        0, and what was rounded already stays as it is.
+        A number in the range of each count, the same for all of it. With 20 ranges are 32 wide: 32 stands for 20 to 63,
+        80 for 64 to 95. None is below `least`, 0 stays 0, and what was rounded already stays as it is.
     """
-    step = max(least, 1)
-    return np.asarray(np.where(counts > 0, np.floor(counts / step) * step + step // 2, 0.0))
+    step = 2 ** ceil(log2(max(least, 1)))
+    told = np.where(counts < 2 * step, float(step), np.floor(counts / step) * step + step // 2)
+    return np.asarray(np.where(counts > 0, told, 0.0))
 
 
 def rounded_values(w: Floats, errors: Floats, alike: Iterable[slice] = ()) -> Floats:
