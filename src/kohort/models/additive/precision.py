@@ -2,9 +2,9 @@
 
 A fitted value solves an equation over all rows of its bin. With all its digits, whole numbers that no total shows could
 be solved for: how many rows have which combination of bins. So a value is rounded to a step of at most half of its
-standard error, which adds at most two percent to its variance, and a standard error is rounded up to one of four steps
-per doubling. In a bin with few rows of a class, half of a standard error is less than what one row moves the value by;
-there the count, which is told as a range alone, is what keeps the equation from being solved.
+standard error, which adds about two percent to its variance at most, and a standard error is rounded up to one of four
+steps per doubling. In a bin with few rows of a class, half of a standard error is less than what one row moves the
+value by; there it helps that the count is told as a range alone.
 
 Two columns that say nearly the same have nested bins, and the difference of two exact counts could be one person. So
 counts are told as ranges that are wider than the fewest persons of a bin.
