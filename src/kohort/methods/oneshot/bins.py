@@ -50,8 +50,8 @@ BINS = CheckedTraining(
     lambda _: 2,
     says="counts of cells in the first round; in the second, counts of pairs of bins and of bins and classes",
     seals=lambda _: range(1),
-    tells="the bins of all columns, how many persons of all sites each holds, and how many rows each class has or the "
-    "rounded mean of a number",
+    tells="the bins of all columns, how many persons of all sites each holds, and about how many persons each class "
+    "has or the rounded mean of a number",
     pairs=lambda _: range(1, 2),
     own_keys=_keys,
 )
