@@ -63,10 +63,10 @@ class SiteTable:
         """The site's own rows; no copy."""
         return self.frame.slice(self.start, self.count)
 
-
-def _longer(table: SiteTable, rows: pl.DataFrame) -> SiteTable:
-    whole = pl.concat([table.rows(), rows])
-    return SiteTable(whole, 0, whole.height)
+    def longer(self, rows: pl.DataFrame) -> SiteTable:
+        """The table with more rows at its end; of such a table no risks are known."""
+        whole = pl.concat([self.rows(), rows])
+        return SiteTable(whole, 0, whole.height)
 
 
 UNUSED = ("target", "drop")
@@ -235,8 +235,8 @@ class Site:
         """
         kept = rows.filter(pl.Series(inside))
         self.rows_appended += rows.height
-        self._read_rows = _longer(self._read_rows, rows)
-        self.table = _longer(self.table, kept)
+        self._read_rows = self._read_rows.longer(rows)
+        self.table = self.table.longer(kept)
         column = self.schema.consent
         if kept.height if column is None else (consent_levels(kept[column]) == SHARE).any():
             self._all_rows = self._read_rows

@@ -3,7 +3,8 @@
 Guarantees: with a key nobody else has, one step at a site is one Gaussian mechanism of noise multiplier `sigma` on a
 sum to which a row adds at most `clip` in L2 norm, over a Poisson sample of `rate` (or over every row at rate 1), for
 neighbours that differ in one row more or less. Batches are never cut or filled up; an empty one adds its noise and
-takes its step. The divisor is the expected batch, rate times rows, so the number of a site's rows counts as public.
+takes its step. The divisor is the expected batch, rate times rows, so the number of a site's rows counts as public;
+where only some of them take part, that is how many it declared.
 Optimiser, penalties, momentum and tail averages come after the noise and cost nothing. No loss is reported, because
 none was paid for. What a site learns depends on its own rows, key and weights alone: one by one equals many at once,
 bit for bit.
@@ -48,8 +49,8 @@ def fit_private(
     """Train every site of `rows` privately from `weights`, [parameters] for all alike or [sites, parameters].
 
     `training` gives optimiser, rates and penalties (`prox` pulls to the starting weights); its batch and epochs have no
-    meaning here. A site without rows takes no step. A torch module trains on row gradients of Opacus, a network of
-    kohort's own in the compiled kernel.
+    meaning here. A site without rows takes no step, unless it declares some. A torch module trains on row gradients of
+    Opacus, a network of kohort's own in the compiled kernel.
     """
     check_rows(network, rows)
     if len(private.keys) != rows.sites:
@@ -64,7 +65,7 @@ def fit_private(
     start = as_matrix("weights", weights, network, sites)
     trained = np.array(np.broadcast_to(start, (sites, network.parameter_count)), order="C")
     moments = moments_for(training, network, state, sites, keep_state)
-    taken = np.where(rows.counts > 0, private.steps, 0).astype(np.int64)
+    taken = np.where(private.divisors(rows.counts) > 0, private.steps, 0).astype(np.int64)
     clips, shares = private.histories(taken)
     train_sites(network, rows, training, private, start, trained, moments, clips, shares)
     moments.steps[:] += taken
