@@ -30,6 +30,8 @@ from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 from kohort.tables.domain import Domain
 from kohort.testing.site_servers import DirectCarrier, ServedSites
+from kohort.transport.deployment import site_run
+from kohort.transport.deployment.site_run import SiteResources
 from kohort.transport.messages import ReplyMessage, RequestMessage, read_reply, read_request, split_messages
 
 ROWS = 150
@@ -112,7 +114,7 @@ def heard(
 def seen(found: dict[str, pl.DataFrame], plan: Plan, *, fails: bool = False) -> list[Any]:
     """What a hub sees of the second site beside what is noisy or masked."""
     return [
-        (asked.task, reply.status, reply.code, reply.rows, _metric(reply), reply.guarantee.get("rows"), reply.length)
+        (asked.task, reply.status, reply.code, reply.rows, _metric(reply), dict(reply.guarantee), reply.length)
         for asked, name, reply in heard(found, plan, fails=fails)
         if name == "s1"
     ]
@@ -128,6 +130,13 @@ def test_a_hub_sees_nothing_of_rows_outside_a_declared_domain(method: dict[str, 
     usual = seen(tables(outside=0), plan_of(method))
     assert ROWS in {said[3] for said in usual}
     assert seen(tables(outside=outside), plan_of(method)) == usual
+
+
+def test_the_sampling_rate_in_a_claim_is_that_of_all_rows() -> None:
+    plan = plan_of(FEDAVG | {"dp": BUDGET}, train=TRAIN | {"batch": 30})
+    usual = seen(tables(outside=0), plan)
+    assert any("sampl" in str(said[5]) or "rate" in str(said[5]) for said in usual)
+    assert seen(tables(outside=40), plan) == usual
 
 
 def test_counts_of_the_rows_that_take_part_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,3 +303,31 @@ def test_every_line_of_a_ledger_has_a_keyed_digest(tmp_path: Path) -> None:
     lines = [line for path in tmp_path.rglob("ledger.jsonl") for line in read_lines(path)]
     assert {line["event"] for line in lines} >= {"open", "note", "release"}
     assert all(len(line["digest"]) == 64 for line in lines)
+
+
+def _with_gaps(monkeypatch: pytest.MonkeyPatch, gaps: int) -> None:
+    """So many rows of the second site get a missing value that no simulation drops before: the site drops them."""
+
+    def made(**given: Any) -> Any:
+        frame = given["frame"]
+        if given["identity"].name == "s1":
+            lacks = pl.int_range(frame.height) < gaps
+            given["frame"] = frame.with_columns(ward=pl.when(lacks).then(None).otherwise("ward"))
+        return SiteResources(**given)
+
+    monkeypatch.setattr("kohort.testing.site_servers.SiteResources", made)
+
+
+@pytest.mark.parametrize("method", [METHODS[0], METHODS[1], METHODS[3]])
+def test_a_hub_sees_nothing_of_rows_dropped_for_a_missing_value_under_a_budget(
+    method: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, found = plan_of(method, data=DECLARED | {"missing": "drop"}), tables(outside=0)
+    usual = seen(found, plan)
+    with monkeypatch.context() as patched:
+        _with_gaps(patched, 3)
+        assert seen(found, plan) == usual
+    with monkeypatch.context() as patched:
+        _with_gaps(patched, 3)
+        patched.setattr(site_run, "_before", lambda *_: None)
+        assert {said[3] for said in seen(found, plan)} >= {ROWS - 3}

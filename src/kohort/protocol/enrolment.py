@@ -93,9 +93,11 @@ class DomainState(TaskState):
     adopted: Domain | None = None
     """The domain that it enrolled with."""
     rows: int | None = None
-    """Its rows when it enrolled, those outside the domain included."""
+    """Its rows when it enrolled, those outside the domain included; under a budget, those left out before, too."""
     whole: SiteTable | None = None
     """Under a budget or a secure sum: its table then and what was appended, with the rows that take no part."""
+    encoded: bool = False
+    """Whether its rows were encoded just now, together with those of other sites."""
 
 
 def rows_to_say(site: Site, rows: int, guarantee: Guarantee) -> int:
@@ -152,7 +154,9 @@ def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
 def _prepare_one(site: Site, request: Request) -> Release:
     encoder = _adopt([site], request)
     _set_aside_rows(site, encoder, request)
-    if not site.plan.own_rows:
+    state = site.state(DomainState)
+    encoded, state.encoded = state.encoded, False
+    if not site.plan.own_rows and not encoded:
         site.training_rows = encode_rows(encoder, site.table.rows())
     return Release(payload=Payload(metrics={"rows": declared_rows(site)}), guarantee=_ROW_COUNT, rows=site.count)
 
@@ -224,7 +228,10 @@ def declared_rows(site: Site) -> int:
 
 
 def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
-    """Encode the frame that all sites share once, and give each site its part without copying."""
+    """Encode the frame that all sites share once, and give each site its part without copying.
+
+    Where the domain hides rows, each site then answers alone, because each writes a line of its own first.
+    """
     frame = sites[0].table.frame
     if any(site.table.frame is not frame for site in sites):
         return None
@@ -236,8 +243,10 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
         whole = encode_rows(encoder, frame)
         for site in sites:
             site.training_rows = whole.part(site.table.start, site.table.stop)
-    for site in sites if outside is not None else ():
-        _note_left_out(site, 0, request=request.digest)
+    if outside is not None:  # each site writes a line of its own, which one site after the other does
+        for site in sites:
+            site.state(DomainState).encoded = True
+        return None
     counts = [site.count for site in sites]
     return Releases(
         arrays={},
@@ -258,8 +267,9 @@ def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
         state = site.state(DomainState)
         _check_domain(state, domain, hidden=hidden and not approved.has_budget)
         if state.rows is None:
-            state.rows = site.count
-            state.whole = site.table if approved.hides_domains else None
+            # Under a budget, how many rows were dropped for a missing value must not be seen, either.
+            whole = site.table if site.before is None or not approved.has_budget else site.before
+            state.rows, state.whole = whole.count, whole if approved.hides_domains else None
     encoder = encoder_for(approved, domain)
     network = approved.model.network(encoder)
     for site in sites:

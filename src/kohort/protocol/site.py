@@ -129,7 +129,10 @@ class Site:
         self.deployed = False
         """Whether it is a real site, with a process, keys and files of its own; a simulated one is in the hub's."""
         self.unused: Mapping[str, UnusedRows] = {}
-        """Rows that a real site left out before the run, by a reason of `UNUSED`; never told but as secure totals."""
+        """Rows that a real site left out before the run, by a reason of `UNUSED`. Secure totals tell their number, and
+        without a budget it follows from the row counts of two plans that treat missing values otherwise."""
+        self.before: SiteTable | None = None
+        """The table of a real site with these rows among the others: under a budget, the site declares them all."""
         self.write_model: Callable[[Model], None] = lambda _: None
         """Writes a model that the site has and the hub has not; a real site writes it into its own folder."""
         self.kept_model: Model | None = None
