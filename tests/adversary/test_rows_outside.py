@@ -47,7 +47,9 @@ METHODS = [
     pytest.param(ADDITIVE | {"dp": BUDGET}, id="additive-budget-masks"),
     pytest.param(ADDITIVE | {"dp": BUDGET, "secure": {"sum": "none"}}, id="additive-budget"),
     pytest.param(ADDITIVE, id="additive-masks"),
+    pytest.param({"name": "trees", "steps": 1, "depth": 2}, id="trees-masks"),
 ]
+OWN_ROWS = {"name": "silo", "model": {"kind": "additive", "rounds": 2, "secure": {"sum": "masks"}}}
 
 
 def tables(*, outside: int, rows: int = ROWS) -> dict[str, pl.DataFrame]:

@@ -15,6 +15,7 @@ from kohort.protocol.enrolment import DomainState
 from kohort.protocol.plan.phases import RowPart, TrainingPhase
 from kohort.protocol.site import Site, SiteTable
 from kohort.protocol.state import TaskState
+from kohort.tables.domain import undeclared_columns
 from kohort.tables.persons import persons_of
 
 __all__ = ["first_of_each_person", "reported_rows", "rows_of", "stacked_rows"]
@@ -55,8 +56,12 @@ def reported_rows(site: Site, phase: TrainingPhase, *, held_out: bool = False) -
         The number of `rows_of`, or what it would be if all rows took part.
     """
     whole, known = site.state(DomainState).whole, site.state(PhaseRowsState).reported
-    if whole is None or site.plan.own_rows:
+    if whole is None:
         return rows_of(site, phase, held_out=held_out).count
+    if site.plan.own_rows and not (site.plan.has_budget and undeclared_columns(site.plan.schema)):
+        # The method makes its rows of some of the table's; those outside the domain count beside them.
+        left_out = _units_in(site, whole, phase) - _units_in(site, site.table, phase)
+        return rows_of(site, phase, held_out=held_out).count + left_out
     place = (phase.rows, phase.held_out, _per_person(phase), held_out, whole.count)
     if place not in known:
         begin, end = _span(site.name, whole, phase.rows)
@@ -67,6 +72,10 @@ def reported_rows(site: Site, phase: TrainingPhase, *, held_out: bool = False) -
             units = units & (aside if held_out else ~aside)
         known[place] = int(units.sum())
     return known[place]
+
+
+def _units_in(site: Site, table: SiteTable, phase: TrainingPhase) -> int:
+    return int(_first_in(site, table).sum()) if _per_person(phase) else table.count
 
 
 def stacked_rows(sites: Sequence[Site], phase: TrainingPhase) -> StackedRows:
