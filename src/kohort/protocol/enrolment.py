@@ -96,8 +96,8 @@ class DomainState(TaskState):
     """Its rows when it enrolled, those outside the domain included; under a budget, those left out before, too."""
     whole: SiteTable | None = None
     """Under a budget or a secure sum: its table then and what was appended, with the rows that take no part."""
-    encoded: bool = False
-    """Whether its rows were encoded just now, together with those of other sites."""
+    encoded: str = ""
+    """The digest of the request for which its rows were encoded together with those of other sites."""
 
 
 def rows_to_say(site: Site, rows: int, guarantee: Guarantee) -> int:
@@ -152,10 +152,9 @@ def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
 
 
 def _prepare_one(site: Site, request: Request) -> Release:
-    encoder = _adopt([site], request)
+    encoded = site.state(DomainState).encoded == request.digest
+    encoder = site.encoder if encoded else _adopt([site], request)
     _set_aside_rows(site, encoder, request)
-    state = site.state(DomainState)
-    encoded, state.encoded = state.encoded, False
     if not site.plan.own_rows and not encoded:
         site.training_rows = encode_rows(encoder, site.table.rows())
     return Release(payload=Payload(metrics={"rows": declared_rows(site)}), guarantee=_ROW_COUNT, rows=site.count)
@@ -245,7 +244,7 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
             site.training_rows = whole.part(site.table.start, site.table.stop)
     if outside is not None:  # each site writes a line of its own, which one site after the other does
         for site in sites:
-            site.state(DomainState).encoded = True
+            site.state(DomainState).encoded = request.digest
         return None
     counts = [site.count for site in sites]
     return Releases(
