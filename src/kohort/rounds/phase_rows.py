@@ -33,7 +33,21 @@ class PhaseRowsState(TaskState):
 
 
 def rows_of(site: Site, phase: TrainingPhase, *, held_out: bool = False) -> Rows:
-    """The rows a phase is about: those to train on, or those kept for judging. The same for the same site and plan."""
+    """The rows a phase is about: those to train on, or those kept for judging.
+
+    Args:
+        site: The site, which has enrolled.
+        phase: The phase of training.
+        held_out: Whether to give the rows kept for judging.
+
+    Returns:
+        The rows, the same for the same site and plan. No row, and where an identifier is declared no person, is in both
+        parts.
+
+    Raises:
+        SiteError: The site has not enrolled; the phase is about low-risk or high-risk rows and the site does not know
+            which those are; or its budget protects persons and no identifier is declared.
+    """
     place = f"rows.{phase.rows}.{phase.held_out}.{held_out}.{_per_person(phase)}"
     parts = site.state(PhaseRowsState).parts
     if place not in parts:
@@ -79,7 +93,18 @@ def _units_in(site: Site, table: SiteTable, phase: TrainingPhase) -> int:
 
 
 def stacked_rows(sites: Sequence[Site], phase: TrainingPhase) -> StackedRows:
-    """`rows_of` all sites side by side; made once, as long as the same sites are asked together."""
+    """The rows that several sites train on, side by side.
+
+    Args:
+        sites: The sites, which have enrolled; at least one.
+        phase: The phase of training.
+
+    Returns:
+        `rows_of` each site, in this order. They are stacked once and kept as long as the same sites are asked together.
+
+    Raises:
+        SiteError: As for `rows_of`.
+    """
     parts = [rows_of(site, phase) for site in sites]
     first = sites[0].state(PhaseRowsState)
     known = first.stack

@@ -133,7 +133,7 @@ class SumTask(Task):
         return self.family if self.booked(approved) else ""
 
     def context(self, session: SumSession, round_number: int, length: int, view: bytes) -> SumContext:
-        """What binds one sum of this task."""
+        """The context that a sum's keys are bound to."""
         return session.context(self.name, round_number, length=length, modulus=self.modulus, bits=self.bits, view=view)
 
 

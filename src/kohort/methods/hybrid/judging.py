@@ -42,7 +42,16 @@ REVEAL = Task(name="peers.reveal", one=_reveal)
 
 
 def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | RoundEnd, Any, FloatArray]:
-    """Ask the sites for their own models after phase `number`, and average them weighted by rows."""
+    """Ask the sites for their own models after a phase among peers, and average them weighted by rows.
+
+    Args:
+        hub: The hub and the sites to ask.
+        number: The index of the phase.
+        round_number: The round of the request.
+
+    Returns:
+        The mean of their weights, [parameters]. From here on the hub knows each of the models.
+    """
     flat = (np.dtype(hub.network.dtype).str, (hub.network.parameter_count,))
     replies: Replies = yield Ask(
         task=REVEAL,
@@ -105,6 +114,10 @@ def prefers_later(
         later: Weights after the phase.
         number: The index of the phase.
         round_number: The round of the request.
+
+    Returns:
+        True if the later model is kept, also where both are equally good. On high-risk rows the counts have noise, so
+        the choice is random.
     """
     replies: Replies = yield Ask(
         task=JUDGE,

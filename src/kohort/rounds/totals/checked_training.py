@@ -384,7 +384,7 @@ class CheckedTraining:
         return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=rounds, read_by=_TOLD)]
 
     def _read(self, approved: ApprovedPlan, steps: list[Step]) -> list[Step]:
-        """The steps of a sum, of which is said that sites alone read it, where that holds for all its totals."""
+        """Mark the last step as readable by sites alone, if all its totals are sealed."""
         sealed = () if has_budget(approved) else self.seals(approved)
         if not set(steps[-1].rounds) <= set(sealed):
             return steps
