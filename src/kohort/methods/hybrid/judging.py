@@ -35,7 +35,7 @@ def _reveal(site: Site, request: Request) -> Release:
     rows = rows_of(site, phase).count
     claim = site.aggregate(rows) if spends(phase) is None else claim_of(site)
     payload = Payload(arrays={"weights": model}, metrics={"rows": reported_rows(site, phase)})
-    return Release(payload=payload, guarantee=claim, rows=rows)
+    return Release(payload=payload, guarantee=claim, rows=rows, said=reported_rows(site, phase))
 
 
 REVEAL = Task(name="peers.reveal", one=_reveal)
@@ -73,16 +73,18 @@ def _judge(site: Site, request: Request) -> Release:
     phase = _judged_phase(site.plan.phases, section)
     rows, network = rows_of(site, phase, held_out=True), site.network
     right = [_correct(network, request.payload.arrays[name], rows.x, rows.y) for name in ("later", "earlier")]
-    gained = float(right[0] - right[1])
+    gained, said = float(right[0] - right[1]), reported_rows(site, phase, held_out=True)
     if section.rows == "low":
         claim = site.aggregate(rows.count)
-        return Release(payload=Payload(arrays={"gained": np.asarray([gained])}), guarantee=claim, rows=rows.count)
+        payload = Payload(arrays={"gained": np.asarray([gained])})
+        return Release(payload=payload, guarantee=claim, rows=rows.count, said=said)
     from kohort.models.dp_sgd.fit import gaussian
 
     answer_once(site, request)
     sigma = account_of(site).judge_sigma
     gained += sigma * float(gaussian(site.streams.bytes("dp", request.digest, number), 1)[0])
-    return Release(payload=Payload(arrays={"gained": np.asarray([gained])}), guarantee=claim_of(site), rows=rows.count)
+    payload = Payload(arrays={"gained": np.asarray([gained])})
+    return Release(payload=payload, guarantee=claim_of(site), rows=rows.count, said=said)
 
 
 def _judged_phase(phases: tuple[TrainingPhase, ...], section: JudgeSection) -> TrainingPhase:

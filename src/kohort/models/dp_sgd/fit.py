@@ -3,7 +3,8 @@
 Guarantees: with a key nobody else has, one step at a site is one Gaussian mechanism of noise multiplier `sigma` on a
 sum to which a row adds at most `clip` in L2 norm, over a Poisson sample of `rate` (or over every row at rate 1), for
 neighbours that differ in one row more or less. Batches are never cut or filled up; an empty one adds its noise and
-takes its step. The divisor is the expected batch, rate times rows, so the number of a site's rows counts as public.
+takes its step. The divisor is the expected batch, rate times rows, so the number of a site's rows counts as public;
+where only some of them take part, that is how many it declared.
 Optimiser, penalties, momentum and tail averages come after the noise and cost nothing. No loss is reported, because
 none was paid for. What a site learns depends on its own rows, key and weights alone: one by one equals many at once,
 bit for bit.
@@ -52,7 +53,7 @@ def fit_private(
     Args:
         network: What is trained.
         weights: Starting weights, [parameters] for all alike or [sites, parameters].
-        rows: The rows of all sites. A site without rows takes no step.
+        rows: The rows of all sites. A site without rows takes no step, unless it declares some.
         training: Optimiser, rates and penalties; `prox` pulls to the starting weights. Batch and epochs have no meaning
             here.
         private: Clip, noise, sampling, steps and noise keys.
@@ -81,7 +82,7 @@ def fit_private(
     start = as_matrix("weights", weights, network, sites)
     trained = np.array(np.broadcast_to(start, (sites, network.parameter_count)), order="C")
     moments = moments_for(training, network, state, sites, keep_state)
-    taken = np.where(rows.counts > 0, private.steps, 0).astype(np.int64)
+    taken = np.where(private.divisors(rows.counts) > 0, private.steps, 0).astype(np.int64)
     clips, shares = private.histories(taken)
     train_sites(network, rows, training, private, start, trained, moments, clips, shares)
     moments.steps[:] += taken

@@ -63,7 +63,7 @@ def train_sites(
     options = (OPTIMIZERS[training.optimizer], *training.rates)
     starts, counts = rows.starts.tolist(), rows.counts.tolist()
     sigmas, rates = (np.asarray(numbers, dtype=np.float64).tolist() for numbers in (private.sigma, private.rate))
-    done = moments.steps.tolist()
+    divisors, done = private.divisors(rows.counts).tolist(), moments.steps.tolist()
     home = read_only(start)
     forgotten = np.empty((2, network.parameter_count), dtype=network.dtype)
     active = [site for site, history in enumerate(clips) if len(history) > 1]
@@ -79,7 +79,7 @@ def train_sites(
         first = moments.first[site] if len(moments.first) else forgotten[0]
         second = moments.second[site] if len(moments.second) else forgotten[1]
         model = (*shape, *options, own, home[site if len(home) > 1 else 0], first, second)
-        noise = (sigmas[site], rates[site] * counts[site], *private.moving)
+        noise = (sigmas[site], rates[site] * divisors[site], *private.moving)
         steps = len(history) - 1
         average_from = steps - math.ceil(private.average * steps)
         tail_sum = np.zeros(len(own) if average_from < steps else 0)

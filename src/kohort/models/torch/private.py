@@ -66,7 +66,7 @@ def fit_private_module(
     start = as_matrix("weights", weights, model, sites)
     trained = np.array(np.broadcast_to(start, (sites, model.parameter_count)), order="C")
     moments = moments_for(training, model, state, sites, keep_state)
-    taken = np.where(rows.counts > 0, private.steps, 0).astype(np.int64)
+    taken = np.where(private.divisors(rows.counts) > 0, private.steps, 0).astype(np.int64)
     clips, shares = private.histories(taken)
     with pinned():
         for site in np.flatnonzero(taken).tolist():
@@ -105,7 +105,7 @@ def _fit_private_site(
     clipper = _Clipper(model, module)
     before = {name: item.detach().clone() for name, item in module.named_buffers()}
     torch.default_generator.manual_seed(noise_seed(int.from_bytes(key[:8], "little"), 0, 0))
-    expected = rate * rows.count
+    expected = rate * (rows.count if private.declared is None else int(private.declared[site]))
     average_from = steps - math.ceil(private.average * steps)
     summed = np.zeros(model.parameter_count)
     for step in range(steps):

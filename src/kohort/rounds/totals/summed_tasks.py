@@ -299,6 +299,7 @@ def _models_without_noise(approved: ApprovedPlan) -> bool:
 SUM_UPDATES = sum_task(
     "sum.updates",
     _contribute,
+    says=lambda site, request: reported_rows(site, site.plan.phase(phase_at(site.plan, request.round))),
     scheme=ApprovedPlan.sum_scheme,
     modulus=P61,
     family="training",
@@ -324,6 +325,7 @@ def _contribute_model(
 SUM_MODELS = sum_task(
     "sum.models",
     _contribute_model,
+    says=lambda site, request: reported_rows(site, peers_before(site.plan, request.round)),
     scheme=ApprovedPlan.sum_scheme,
     modulus=P61,
     family="models",

@@ -192,6 +192,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         site.openings = resources.openings
         site.releases = resources.releases
         site.unused = _unused(frame, schema, read)
+        site.before = _before(resources, schema) if arriving is None else None
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
         resources.limit(tasks, not store.plan)
         pinned = _pinned_roster(resources, peers, store)
@@ -247,6 +248,13 @@ def _table(resources: SiteResources, schema: Schema, plan: Plan) -> SiteTable:
     asked_of = frame.columns if plan.data.missing == "drop" else [str(schema.target)]
     low = consenting_rows(frame.head(resources.low or 0), schema.consent).drop_nulls(asked_of).height
     return SiteTable(rows, 0, rows.height, low=low, low_by_row=resources.low_by_row)
+
+
+def _before(resources: SiteResources, schema: Schema) -> SiteTable:
+    """The rows with consent, before those without a target or another value are left out."""
+    frame = resources.frame.select(list(schema.columns))
+    rows, low = consenting_rows(frame, schema.consent), consenting_rows(frame.head(resources.low or 0), schema.consent)
+    return SiteTable(rows, 0, rows.height, low=low.height, low_by_row=resources.low_by_row)
 
 
 def _unused(frame: pl.DataFrame, schema: Schema, plan: Plan) -> dict[str, UnusedRows]:
