@@ -30,11 +30,15 @@ SUMMARY = (
 )
 PICTURE = HERE.parent / "docs" / "images" / "scale.png"
 QUASI = ("age", "sex", "region", "ward")
-ROWS = (5_000, 20_000, 80_000, 320_000)
-LARGE_ROWS = tuple(10 * rows for rows in ROWS)
-COLUMNS, COLUMNS_ROWS = (8, 32, 128, 512), 5_000
-SITES, SITES_ROWS = (6, 24, 96, 384), 40_000
-ROUNDS, ROUNDS_ROWS = (10, 40, 160, 640), 5_000
+WARDS = tuple(f"w{place}" for place in range(20))
+COMBINATIONS = 72 * 2 * 4 * len(WARDS)
+"""Of quasi-identifiers: a gate of k rows, k in proportion, lets about half of the rows pass at every size."""
+FEW_ROWS = 5_000
+ROWS = (10_000, 40_000, 160_000, 640_000)
+LARGE_ROWS = (100_000, 400_000, 1_600_000, 6_400_000)
+COLUMNS, COLUMNS_ROWS = (8, 24, 72, 216), FEW_ROWS
+SITES, SITES_ROWS = (4, 12, 36, 108), 40_000
+ROUNDS, ROUNDS_ROWS = (10, 30, 90, 270), FEW_ROWS
 POWERS = np.linspace(0.0, 3.0, 301)
 FLAT = 0.1
 
@@ -43,7 +47,7 @@ METHODS = {
     "trees": '[method.secure]\nsum = "masks"',
     "central": "",
     "fedavg": '[method.secure]\nsum = "masks"',
-    "partial": '[method.gate]\nrule = "k-anonymity"\nk = 100\n[method.secure]\nsum = "masks"',
+    "partial": '[method.gate]\nrule = "k-anonymity"\nk = {k}\n[method.secure]\nsum = "masks"',
     "silo": "[method.anonymise]\nk = 10",
     "syntactic": "[method.anonymise]\nk = 10\nm = 2",
     "oneshot": '[method.secure]\nsum = "bfv"',
@@ -53,6 +57,11 @@ METHODS = {
 """The methods, and what their plans say beside the rest."""
 PAIRS = "each site shares a mask with every other one; with fewer pairs a lying hub could open a site's vector"
 """Why runs over secure sums by masks may grow faster than their sites."""
+COMPARED = (
+    "the local search compares a row with a class column after column, until the class is worse than the best one so "
+    "far; the more columns, the later that is, and the larger its tables are beside the processor's cache"
+)
+"""Why making a table anonymous grows faster than its columns."""
 TRAINED = ("central", "fedavg", "partial", "silo", "syntactic")
 """Methods whose rounds are those of [train]."""
 WITHOUT_SITES = ("central",)
@@ -157,30 +166,35 @@ def measure() -> Iterator[Row]:
         draw(done, PICTURE)
 
 
-def people(rows: int, *, columns: int = 8, seed: int = 1) -> pl.DataFrame:
-    """A made-up table: four quasi-identifiers, numbers of which some tell about the outcome, and codes.
+def people(rows: int, *, columns: int = 8, items: bool = False, seed: int = 1) -> pl.DataFrame:
+    """A made-up table: four quasi-identifiers, and numbers of which some tell about the outcome.
 
     Args:
         rows: Its rows.
         columns: Columns of numbers.
+        items: Whether a column lists two codes for each row.
         seed: Of the draws.
 
     Returns:
         The table.
     """
     random = np.random.default_rng(seed)
+
+    def drawn(values: Sequence[str]) -> pl.Series:
+        return pl.Series(values).gather(random.integers(0, len(values), rows))
+
     numbers = {f"n{place}": random.normal(size=rows).round(2) for place in range(columns)}
-    score = sum(values for place, values in enumerate(numbers.values()) if place < 4)
-    codes = random.integers(400, 420, (rows, 2)).astype(str).tolist()
+    score = sum(values for place, values in enumerate(numbers.values()) if place < 4) + random.normal(size=rows)
+    listed = {"codes": random.integers(400, 420, (rows, 2)).astype(str).tolist()} if items else {}
     return pl.DataFrame({
         "age": random.integers(18, 90, rows),
-        "sex": random.choice(["f", "m"], rows),
-        "region": random.choice(["north", "south", "east", "west"], rows),
-        "ward": random.integers(0, 20, rows).astype(str),
+        "sex": drawn(["f", "m"]),
+        "region": drawn(["north", "south", "east", "west"]),
+        "ward": drawn(WARDS),
         **numbers,
-        "codes": codes,
-        "outcome": np.where(score + random.normal(size=rows) > 0, "yes", "no"),
-    }).with_columns(pl.col("ward").map_elements("w{}".format, return_dtype=pl.String))  # fmt: skip
+        **listed,
+        "outcome": np.where(score > 0, "yes", "no"),
+    })  # fmt: skip
 
 
 class Files:
@@ -197,8 +211,7 @@ class Files:
         """The path of a made-up table; with a column of items where asked."""
         path = self.folder / f"{name}-{rows}-{columns}-{items}.parquet"
         if not path.exists():
-            made = people(rows, columns=columns, seed=1 + (name != "people"))
-            (made if items else made.drop("codes")).write_parquet(path)
+            people(rows, columns=columns, items=items, seed=1 + (name != "people")).write_parquet(path)
         return str(path)
 
     def quasi(self, rows: int) -> str:
@@ -215,7 +228,7 @@ class Files:
         layout = train = own = ""
         if method == "hybrid":
             bounds = ", ".join(["age = [18, 90]", *(f"n{place} = [-4, 4]" for place in range(columns))])
-            wards = ", ".join(f'"w{place}"' for place in range(20))
+            wards = ", ".join(f'"{ward}"' for ward in WARDS)
             data = (
                 f'bounds = {{{bounds}}}\ncategories = {{sex = ["f", "m"], region = ["north", "south", "east", "west"], '
                 f'ward = [{wards}], outcome = ["yes", "no"]}}\nencoding = "onehot"'
@@ -228,7 +241,7 @@ class Files:
         text = PLAN.format(
             table=self.table(rows, columns=columns, items=items), quasi=str(list(QUASI)).replace("'", '"'), data=data,
             sites=1 if method in WITHOUT_SITES else sites, layout=layout, train=train, method=method, rounds=own,
-            options=METHODS[method],
+            options=METHODS[method].replace("{k}", str(max(2, rows // COMBINATIONS))),
         )  # fmt: skip
         path = self.folder / f"{method}-{rows}-{columns}-{sites}-{rounds}.toml"
         path.write_text(text, encoding="utf-8")
@@ -277,7 +290,7 @@ def _over_rows(files: Files) -> Iterator[Curve]:
     )
     yield over("init", lambda n: ["init", files.table(n), "--target", "outcome", *files.to("made.toml")])
     yield over("harmonise", lambda n: ["harmonise", files.table(n), files.table(n, name="others")])
-    model = files.finished("additive", rows=ROWS[0])
+    model = files.finished("additive", rows=FEW_ROWS)
     yield over("predict", lambda n: ["predict", model, files.table(n), *files.to("predicted.parquet")])
     yield over("evaluate", lambda n: ["evaluate", model, files.table(n)])
     yield over("audit", lambda n: ["audit", files.finished("additive", rows=n), "--shadows", "4"], ROWS)
@@ -286,8 +299,8 @@ def _over_rows(files: Files) -> Iterator[Curve]:
 
 
 def _over_columns(files: Files) -> Iterator[Curve]:
-    def over(command: str, words: Callable[[int], list[str]]) -> Curve:
-        return Curve(grows="columns", command=command, sizes=COLUMNS, words=words)
+    def over(command: str, words: Callable[[int], list[str]], reason: str = "") -> Curve:
+        return Curve(grows="columns", command=command, sizes=COLUMNS, words=words, reason=reason)
 
     def trained(method: str) -> Callable[[int], list[str]]:
         return lambda n: files.run(method, rows=COLUMNS_ROWS, columns=n)
@@ -302,7 +315,8 @@ def _over_columns(files: Files) -> Iterator[Curve]:
         return files.finished("additive", rows=COLUMNS_ROWS, columns=n)
 
     yield over("check", lambda n: ["check", table(n), *roles(n)])
-    yield over("anonymize", lambda n: ["anonymize", table(n), *roles(n), "--k", "10", *files.to("k.parquet")])
+    released = ["--k", "10", *files.to("k.parquet")]
+    yield over("anonymize", lambda n: ["anonymize", table(n), *roles(n), *released], COMPARED)
     yield over("init", lambda n: ["init", table(n), "--target", "outcome", *files.to("made.toml")])
     yield over("predict", lambda n: ["predict", model(n), table(n), *files.to("predicted.parquet")])
     yield over("explain", lambda n: ["explain", model(n), *files.to("page.html")])

@@ -1,4 +1,4 @@
-"""The Python face: a table (or one per site), a few words about its columns, and `run`.
+"""The Python API: a table (or one per site), a few words about its columns, and `run`.
 
     federation = Federation(frame, target="income", quasi=["age", "sex"], sites=10, split="interval:age")
     federation.check()  # what the columns seem to be, which rows take part, what sites disagree about

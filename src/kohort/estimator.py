@@ -1,4 +1,4 @@
-"""Federated training behind scikit-learn's face: `FederatedClassifier` and `FederatedRegressor`.
+"""scikit-learn estimators for federated training: `FederatedClassifier` and `FederatedRegressor`.
 
     FederatedClassifier(rounds=60).fit(X, y, sites=hospital_of_each_row).predict(new_rows)
     FederatedClassifier().fit([north, south, west], "outcome")

@@ -18,6 +18,9 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         path: The file.
         what: What it is, for messages: "plan", "schema file".
 
+    Returns:
+        Its tables and values, not yet checked.
+
     Raises:
         ConfigError: There is none, or it is not TOML in UTF-8.
     """
@@ -37,6 +40,9 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
         text: The text.
         name: Where it is from, for messages.
 
+    Returns:
+        Its tables and values, not yet checked.
+
     Raises:
         ConfigError: It is not TOML, or is nested deeper than anything kohort reads.
     """
@@ -53,6 +59,9 @@ def parse_value(text: str) -> Any:
 
     Args:
         text: What somebody wrote, as in `--set train.lr=0.1`.
+
+    Returns:
+        The value; `text` itself where it is no TOML value. It never fails.
     """
     try:
         return tomllib.loads(f"value = {text}")["value"]

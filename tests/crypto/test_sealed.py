@@ -30,7 +30,6 @@ from kohort.crypto.sealed import (
     SequenceMemory,
     open_sealed,
     padded_size,
-    read_header,
     seal,
 )
 from kohort.crypto.suites import expand, extract
@@ -302,15 +301,6 @@ def test_a_signature_holds_for_its_purpose_only() -> None:
         assert not bob.public.signed(b"words", signature, purpose="one")
         assert not ann.public.signed(b"words", signature[:-1], purpose="one")
         assert not ann.public.signed(b"words", b"", purpose="one")
-
-
-def test_the_relay_reads_who_and_when() -> None:
-    header = read_header(sealed())
-    assert (header.sender, header.recipient, header.run, header.round, header.sequence) == ("ann", "bob", "run-1", 3, 7)
-    assert (header.suite, header.plan_hash) == ("standard", PLAN)
-    for bad in (b"", b"\0", b"\xff" * 300):
-        with pytest.raises(IntegrityError, match="malformed"):
-            read_header(bad)
 
 
 # A second reading of the format, with nothing but library calls.

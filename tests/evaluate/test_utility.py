@@ -13,7 +13,7 @@ from sklearn import metrics as reference
 from tests.support.examples import examples
 
 from kohort.errors import DataError
-from kohort.evaluate.utility import area_under_curve, classification, regression
+from kohort.evaluate.utility import classification, pair_shares, regression
 
 
 def drawn(seed: int, rows: int, classes: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
@@ -71,7 +71,7 @@ def test_more_classes_are_macro_means(seed: int, rows: int, classes: int) -> Non
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=1, max_size=40))
 def test_the_area_is_the_chance_that_a_positive_ranks_higher(pairs: list[tuple[bool, int]]) -> None:
-    ours = area_under_curve(np.array([hit for hit, _ in pairs]), np.array([score for _, score in pairs], dtype=float))
+    ours, _ = pair_shares(np.array([hit for hit, _ in pairs]), np.array([score for _, score in pairs], dtype=float))
     wins = [
         1.0 if up > down else 0.5 if up == down else 0.0 for hit, up in pairs if hit for miss, down in pairs if not miss
     ]

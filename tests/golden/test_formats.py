@@ -5,13 +5,18 @@ Source of every figure here: this library, version 0.1.0. A change that breaks o
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from tests.support.ledgers import record_one
 
+from kohort.errors import IntegrityError
 from kohort.privacy.guarantee import DP, Aggregate, Domain
 from kohort.privacy.ledger.ledger import Ledger, LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
+from kohort.privacy.ledger.verify import checked_chain
 from kohort.protocol.task import Request
 from kohort.protocol.wire import Payload, decode, encode
 
@@ -57,14 +62,40 @@ def test_the_ledger() -> None:
     ledger.note(chain, ledger_context, reason="why")
     assert "".join(ledger.lines) == LEDGER
     # Receipts and heads have format 2: their signatures have purposes, and cover names and lengths.
-    assert receipts.head == "a93c39eb2f96fce97ea3bd8887ab19dded2fcdcb4e9460fb306299b7ed46ceb9"
+    assert receipts.head == "fdeea0d6aa894818514f02245d35c54059188d0f7c5a2e32c1511c74f93f641e"
     head = ledger.head(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
     assert head["signature"] == (
-        "9fe9aada49770e586a70ee59ac085ce456c1b5d97c7dd8d6027468b8bfc4797597d9d02729cfe7f4d689f7c31991b53bfbe3d29442fe17969ec5776ecb43d40e"
+        "3bb60a36f52e8ee3440751043e59c16bee764f58a58700120a8996e2fcaccb204118bd5fdd374c2b140b45a054e67818f2b86e69c75680c0119fcdbc1c1f6f03"
     )
 
 
+def test_a_ledger_from_before_reasons_had_digests_is_read_and_continued(tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").write_text(FORMER_LEDGER, encoding="utf-8")
+    lines = checked_chain(tmp_path / "ledger.jsonl")
+    ledger = Ledger(signer=Signer.from_secret(b"s" * 32), run="r")
+    ledger.adopt(lines)
+    chain = ledger.open_chain("a", secret=b"k" * 32, binding={"schema": "x"})
+    assert (chain.length, chain.head) == (3, lines[-1]["hash"])
+    with pytest.raises(IntegrityError, match="another schema"):
+        ledger.open_chain("a", secret=b"k" * 32, binding={"schema": "y"})
+
+
 LEDGER = (
+    '{"site":"a","seq":0,"prev":"0000000000000000000000000000000000000000000000000000000000000000","recei'
+    'pt":"","event":"open","binding":{"schema":"x"},"digest":"682da3a1125dddbccd46f6433b9104992575c2a5852'
+    '4a03fa167e0aed917dc49","hash":"6190a4e503f3fb4106afd5d7f593af88fe78b27076425e68896f9cf42dce6cfe"}\n'
+    '{"site":"a","seq":1,"prev":"6190a4e503f3fb4106afd5d7f593af88fe78b27076425e68896f9cf42dce6cfe","recei'
+    'pt":"","event":"release","what":"train","to":"hub","via":"","round":1,"request":"0000000000000000000'
+    '000000000000000000000000000000000000000000000","guarantee":{"kind":"aggregate","rows":5},"rows":5,"s'
+    'ize":5,"digest":"c2a0379f081ba1a503fe27fe9889f8526ed777bf22fc34086f0ac6995382fb01","hash":"6e5eeeb26'
+    '488bb649451c92f69bfbe2b492a0ac8816c476d14d5ea5b9cd1e34c"}\n'
+    '{"site":"a","seq":2,"prev":"6e5eeeb26488bb649451c92f69bfbe2b492a0ac8816c476d14d5ea5b9cd1e34c","recei'
+    'pt":"fdeea0d6aa894818514f02245d35c54059188d0f7c5a2e32c1511c74f93f641e","event":"note","what":"train"'
+    ',"to":"hub","via":"","round":1,"request":"0000000000000000000000000000000000000000000000000000000000'
+    '000000","reason":"why","digest":"c9c551c8f0ce9048b455e0acaae22c9a2ece9aa02760541e1b55fa89262f6540","'
+    'hash":"4882a0e4dd069e76937fad32659c49c3e517b7460b44905c5ce80aba6fba8882"}\n'
+)
+FORMER_LEDGER = (
     '{"site":"a","seq":0,"prev":"0000000000000000000000000000000000000000000000000000000000000000","recei'
     'pt":"","event":"open","binding":{"schema":"x"},"hash":"2889b48dea7596b7c0b543f0e6d2165d852a04abbca4a'
     '5eab47706ecb75ada2d"}\n'
@@ -78,3 +109,4 @@ LEDGER = (
     ',"to":"hub","via":"","round":1,"request":"0000000000000000000000000000000000000000000000000000000000'
     '000000","reason":"why","hash":"26217823c00c84fca582c0fdb343b72325c4b8b04b5c1105567f6f8ea5a2b6a7"}\n'
 )
+"""What wrote no digest where there is no payload."""

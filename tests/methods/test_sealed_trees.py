@@ -14,9 +14,10 @@ from kohort.crypto.sums.checked import from_residues
 from kohort.errors import IntegrityError, KohortError
 from kohort.methods.trees.method import METHOD, ForestLearner
 from kohort.models.rows import encode_rows
+from kohort.models.trees import growth as growth_module
 from kohort.models.trees.growth import Growth
 from kohort.models.trees.kernel import slopes
-from kohort.models.trees.learner import TreeLearner
+from kohort.models.trees.learner import TreeLearner, TreeRows
 from kohort.models.trees.level import LevelSplits
 from kohort.models.trees.options import SCALE
 from kohort.protocol.wire import decode
@@ -27,9 +28,9 @@ from kohort.rounds.totals.protocol import TotalsProtocol
 from kohort.runs.config import load_plan
 from kohort.testing import listening
 
-BINS = {"history", "bins.codes", "bins.cells", "bins.sizes", "bins.missing", "bins.ordered", "bins.rank", "bins.other",
-        "base", "rows"}  # fmt: skip
-GROWN = {"history", "layout", *LevelSplits.shapes()}
+BINS = {"history", "best", "bins.codes", "bins.cells", "bins.sizes", "bins.missing", "bins.ordered", "bins.rank",
+        "bins.other", "base", "rows"}  # fmt: skip
+GROWN = {"history", "best", "layout", *LevelSplits.shapes()}
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, **method: Any) -> tuple[list[Any], list[Any], list[Any]]:
@@ -149,6 +150,8 @@ def test_a_site_that_restarts_tells_the_same() -> None:
         ("level.roots", lambda array: array[:0]),
         ("history", lambda array: np.append(array, [1.0, 1.0])),
         ("history", lambda array: array * np.nan),
+        ("best", lambda array: array + 1),
+        ("best", lambda array: array - 1),
     ],
 )
 def test_splits_that_do_not_fit_are_refused(name: str, change: Any) -> None:
@@ -166,25 +169,55 @@ def test_children_grow_only_where_a_node_was_split() -> None:
         before.informed({**told, "level.split": split, "level.grows": np.ones_like(told["level.grows"])})
 
 
-def test_counts_of_nodes_follow_from_the_values_of_the_first_step() -> None:
-    """What the page, the contract and SECURITY.md say of them. A change of how values are told changes these, too."""
+def node_counts() -> list[int]:
+    """How many pairs of rows and rows of the second class fit the values of three nodes of the first step, each."""
     _, after = first_level()
-    forest, growth, rows = after.inner.forest, after.inner.growth, after.inner.rows
+    forest, growth, rows = after.inner.forest, after.inner.growth, len(TABLE)
     assert forest is not None
     assert growth is not None
     slope, bend = np.empty((1, 2), dtype=np.int64), np.empty((1, 2), dtype=np.int64)
     slopes(2, np.full((1, 2), forest.base[0]), np.arange(2.0), np.ones(2), slope, bend)
-    (none, one), counts = slope[0].tolist(), np.arange(1, rows + 1)
-    solved = []
-    for value in growth.trees.value[0, :3]:
-        sums = -value * (counts * int(bend[0, 0]) / SCALE + after.inner.options.l2) * SCALE
-        positive = (sums - counts * none) / (one - none)
-        fits = (np.abs(positive - np.rint(positive)) < 1e-7) & (positive > -0.5) & (positive < counts + 0.5)
-        solved.append([(int(counts[place]), round(positive[place])) for place in np.flatnonzero(fits)])
-    assert [len(found) for found in solved] == [1, 1, 1]
-    assert np.asarray(solved[0][0]).tolist() == (np.asarray(solved[1][0]) + np.asarray(solved[2][0])).tolist()
-    held = after.inner.rows_of(encode_rows(_setting(_plan(3)).encoder, TABLE)).held_out
-    assert solved[0][0][0] == rows - int(held.sum())
+    held = np.arange(1, rows + 1)[:, None]
+    sums = slope[0, 0] * held + (slope[0, 1] - slope[0, 0]) * np.arange(rows + 1)[None, :]
+    curvature = np.broadcast_to(held * bend[0, 0] / SCALE + after.inner.options.l2, sums.shape)
+    values = growth_module.rounded_values(-sums / SCALE / curvature, curvature, classes=2)
+    possible = np.arange(rows + 1)[None, :] <= held
+    return [int((np.isclose(values, value, rtol=1e-12) & possible).sum()) for value in growth.trees.value[0, :3]]
+
+
+def test_counts_of_nodes_do_not_follow_from_the_values_of_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert min(node_counts()) > 100
+    monkeypatch.setattr(growth_module, "rounded_values", lambda values, *_, **__: values)
+    assert max(node_counts()) <= 2
+
+
+def test_the_hub_is_told_no_exact_number_of_rows_and_no_exact_loss() -> None:
+    setting = _setting(_plan(3))
+    rows = encode_rows(setting.encoder, TABLE)
+    before = ForestLearner.start(setting)
+    bins = before.after(before.contribution(rows, RowCache()), 3)
+    assert bins.disclosed()["rows"].tolist() == [2 * bins.least]
+    assert before.informed(bins.disclosed()).inner.rows == 2 * bins.least
+    level = bins.after(bins.contribution(rows, RowCache()), 3)
+    (loss,), (told,) = level.inner.history, level.disclosed()["history"].tolist()
+    assert told != loss
+    assert told == pytest.approx(loss, rel=0.2)
+    hub = before.informed(bins.disclosed()).informed(level.disclosed())
+    assert (hub.inner.history, hub.inner.best) == ([told], 0)
+
+
+@pytest.mark.parametrize("held", [0, 1, 19, 20])
+def test_few_held_out_rows_judge_nothing(held: int) -> None:
+    """Which records are held out is public; the loss of a few would say what they hold."""
+    setting = _setting(_plan(3, method={"min_leaf": 20}))
+    rows, learner = encode_rows(setting.encoder, TABLE), ForestLearner.start(setting)
+    memory = RowCache()
+    learner = learner.after(learner.contribution(rows, memory), 3)
+    part = memory.get(TreeRows, lambda: learner.inner.rows_of(rows))
+    part.held_out[:] = np.arange(rows.count) < held
+    learner = learner.after(learner.contribution(rows, memory), 3)
+    assert len(learner.inner.history) == (held >= 20)
+    assert len(learner.disclosed()["history"]) == (held >= 20)
 
 
 @pytest.mark.parametrize("name", ["trees", "additive"])

@@ -77,26 +77,6 @@ def test_fingerprint_sees_every_difference() -> None:
     assert len({schema.fingerprint() for schema in [one, *others]}) == 5
 
 
-def test_toml(tmp_path) -> None:
-    path = tmp_path / "schema.toml"
-    path.write_text(
-        '[schema]\ntarget = "y"\nquasi = ["a"]\nfeatures = "rest"\n[schema.bounds]\na = [0, 9]\n', encoding="utf-8"
-    )
-    schema = Schema.from_toml(path)
-    assert schema == Schema.of(target="y", quasi=["a"], features="rest", bounds={"a": (0, 9)})
-    path.write_text('targt = "y"\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match="target"):
-        Schema.from_toml(path)
-    path.write_text("target = \n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is not TOML"):
-        Schema.from_toml(path)
-    path.write_text("bounds = 3\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="wrong type"):
-        Schema.from_toml(path)
-    with pytest.raises(ConfigError, match="there is no schema file"):
-        Schema.from_toml(tmp_path / "absent.toml")
-
-
 def test_a_column_without_a_role_is_listed() -> None:
     with pytest.raises(ConfigError, match=r"without a role: b, c.*rest"):
         Schema.of(target="y", features=["a"]).resolve(["a", "b", "c", "y"])

@@ -39,10 +39,16 @@ def zeros(count: int) -> Any:
 
 @contextmanager
 def first_call(*functions: Any) -> Iterator[None]:
-    """Call these within, the first time without the garbage collector.
+    """Pause the garbage collector around the first call of compiled functions.
 
-    Compiling makes millions of objects that stay, and the collector would look through them again and again: a tenth
-    of the time a first call takes.
+    Compiling makes millions of objects that stay, and the collector would look through them again and again: a tenth of
+    the time a first call takes.
+
+    Args:
+        functions: The compiled functions that the block calls.
+
+    Yields:
+        Nothing; the collector is paused only if one of the functions has yet to be compiled.
     """
     # With NUMBA_DISABLE_JIT, functions are plain ones and have no signatures.
     pause = gc.isenabled() and not all(getattr(function, "signatures", True) for function in functions)

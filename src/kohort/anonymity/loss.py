@@ -12,7 +12,6 @@
   join values seem to lose what was never there. Corrected, every association is less by what independent columns show
   on average, (values - 1)(targets - 1) / (2 rows) nats, and the loss is a share between 0 and 1; uncorrected it is what
   papers print, and negative when generalised cells say more about the target than the values did.
-- `discernibility`: sum over classes of size^2, plus input rows x suppressed rows (Bayardo and Agrawal, 2005).
 
 Guarantee: everything is computed from the two tables; nothing an anonymiser says about itself is used.
 """
@@ -26,7 +25,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.classes import as_frame, group_rows, require_columns, sorted_distinct
+from kohort.anonymity.checker.classes import as_frame, require_columns, sorted_distinct
 from kohort.anonymity.coded_frame import TEXTS, CodedFrame, OrderedClasses
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import SUPPRESSED, Label, canonical_text, parse_cell
@@ -34,13 +33,10 @@ from kohort.tables.hierarchy import Hierarchy
 
 __all__ = [
     "association",
-    "average_class_size",
-    "discernibility",
     "entropy_loss",
     "ncp",
     "ncp_and_entropy",
     "ncp_by_column",
-    "theils_u",
 ]
 
 Floats = NDArray[np.float64]
@@ -68,6 +64,9 @@ def ncp(
         kept: Row number in `before` of each row of `after`; without it the two have the same rows.
         hierarchies: Hierarchies of the columns that were released as taxonomy labels.
 
+    Returns:
+        The mean over input rows and quasi-identifiers: 0 if nothing was generalised, 1 if everything was suppressed.
+
     Raises:
         ConfigError: No quasi-identifier is named, or the hierarchy of a label is not given.
         DataError: A column is absent, or `kept` does not match the tables.
@@ -90,7 +89,22 @@ def ncp_by_column(
     kept: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     hierarchies: Mapping[str, Hierarchy] | None = None,
 ) -> dict[str, float]:
-    """`ncp` of each quasi-identifier."""
+    """Normalised certainty penalty of each quasi-identifier.
+
+    Args:
+        before: The input table.
+        after: The released table.
+        quasi: Names of the quasi-identifiers.
+        kept: Row number in `before` of each row of `after`; None: the two have the same rows.
+        hierarchies: Hierarchies of the columns that were released as taxonomy labels.
+
+    Returns:
+        The mean penalty over the input rows by column, from 0 to 1.
+
+    Raises:
+        ConfigError: No quasi-identifier is named, or the hierarchy of a label is not given.
+        DataError: A column is absent, or `kept` does not match the tables.
+    """
     source = as_frame(before)
     names = require_columns(source, quasi)
     if not names:
@@ -152,26 +166,8 @@ def _ncp(
     return {name: (_penalty(source, released, name, rows, classes, hierarchies) + missing) / height for name in names}
 
 
-def theils_u(frame: Any, *, of: str, given: str, corrected: bool = False) -> float:
-    """I(of; given) / H(of): the share of the uncertainty about `of` that `given` removes; 0 if there is none.
-
-    Args:
-        frame: A pandas, polars or pyarrow table.
-        of: The column that is told about.
-        given: The column that tells.
-        corrected: Less what independent columns of so many values show on average.
-
-    Returns:
-        The share, between 0 and 1.
-    """
-    table = as_frame(frame)
-    require_columns(table, [of, given])
-    coded = CodedFrame(table)
-    return _theils_u(coded.codes(of), coded.codes(given), None, corrected=corrected)
-
-
 def _theils_u(of: Integers, given: Integers, each: NDArray[np.int64] | None, *, corrected: bool) -> float:
-    """`theils_u` of two columns' codes; `each` says how many rows each row stands for, None: one."""
+    """I(of; given) / H(of) of two columns' codes; `each` says how many rows each row stands for, None: one."""
     values, targets = int(given.max(initial=0)) + 1, int(of.max(initial=0)) + 1
     joint = given.astype(np.int64) * targets + of
     if values * targets <= 4 * len(of):
@@ -197,7 +193,20 @@ def _counted(numbers: NDArray[np.int64], each: NDArray[np.int64] | None) -> NDAr
 
 
 def association(frame: Any, *, columns: Sequence[str], target: str, corrected: bool = False) -> dict[str, float]:
-    """Entropy coefficient of each column with the target, corrected for small samples if asked."""
+    """Entropy coefficient of each column with the target.
+
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        columns: Names of the columns.
+        target: The column that associations are with.
+        corrected: Subtract what independent columns of so many values show on average in a table of this size.
+
+    Returns:
+        I(column; target) / H(target) by column, from 0 to 1; 0 where the target has one value.
+
+    Raises:
+        DataError: A column is absent, or the table has no rows.
+    """
     table = as_frame(frame)
     names = require_columns(table, columns)
     require_columns(table, [target])
@@ -254,19 +263,6 @@ def _entropy_loss(
     if released.height:
         left = sum(_associations(released, columns, target, rows=None, corrected=corrected).values())
     return min(max(1.0 - left / had, 0.0), 1.0) if corrected else 1.0 - left / had
-
-
-def discernibility(after: Any, *, quasi: Sequence[str], suppressed_rows: int = 0) -> int:
-    """Sum of squared class sizes; a suppressed row counts as alike to every input row."""
-    sizes = group_rows(as_frame(after), quasi).sizes
-    total = int(sizes.sum()) + suppressed_rows
-    return int((sizes**2).sum()) + suppressed_rows * total
-
-
-def average_class_size(after: Any, *, quasi: Sequence[str], k: int = 1) -> float:
-    """Rows / classes / k: 1 would be the ideal for that k (LeFevre et al., 2006)."""
-    classes = group_rows(as_frame(after), quasi)
-    return classes.rows / classes.count / k
 
 
 def _released(after: Any, source: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:

@@ -62,7 +62,15 @@ class Counted:
 
 
 def fingerprints(secret: bytes, keys: Sequence[bytes]) -> Fingerprints:
-    """The fingerprints of keys under a group's secret."""
+    """Fingerprint keys under the secret of a group of sites.
+
+    Args:
+        secret: The group's secret, at most 64 bytes, which the hub must not know.
+        keys: The keys, as bytes that are the same at every site.
+
+    Returns:
+        Two numbers per key, in the order of the keys.
+    """
     state = hashlib.blake2b(key=secret, digest_size=16, person=b"kohort-count")
     made = [state.copy() for _ in keys]
     for digest, key in zip(made, keys, strict=True):
@@ -73,14 +81,29 @@ def fingerprints(secret: bytes, keys: Sequence[bytes]) -> Fingerprints:
 
 
 def sketch(prints: Fingerprints) -> Integers:
-    """Which of SKETCH buckets this site's keys fall into: added over sites, it tells about how many keys there are."""
+    """Mark the buckets that this site's keys fall into: from the marks of all sites, `estimate` counts the keys.
+
+    Args:
+        prints: Fingerprints of the site's keys.
+
+    Returns:
+        SKETCH numbers, each 0 or 1.
+    """
     filled = np.zeros(SKETCH, dtype=np.uint64)
     filled[_mix(prints.f, 7) % np.uint64(SKETCH)] = 1
     return filled
 
 
 def estimate(total: Integers) -> int:
-    """About how many different keys all sites have together (linear counting), on the safe side."""
+    """Estimate how many different keys all sites have together (linear counting), rather too many than too few.
+
+    Args:
+        total: The sketches of all sites, added up.
+
+    Returns:
+        The estimate and four times its square root. Where no bucket is empty, twice the largest number that a sketch
+        can tell.
+    """
     empty = int((total == 0).sum())
     if empty == 0:
         return int(SKETCH * log(SKETCH) * 2)
@@ -89,12 +112,28 @@ def estimate(total: Integers) -> int:
 
 
 def cells_for(keys: int) -> int:
-    """How many cells peel `keys` keys: a multiple of three, 1.5 a key and some to spare for few keys."""
+    """How many cells a table needs so that this many keys can be taken out of it again.
+
+    Args:
+        keys: Number of different keys over all sites.
+
+    Returns:
+        A multiple of three: 1.5 cells per key, and some to spare for few keys.
+    """
     return TABLES * ceil((_CELLS_A_KEY * keys + _SPARE_CELLS) / TABLES)
 
 
 def table(prints: Fingerprints, counts: NDArray[np.int64], cells: int) -> Integers:
-    """One site's table, flat: FIELDS numbers for each of `cells` cells."""
+    """One site's table, to be added over sites in a secure sum modulo 2^61 - 1.
+
+    Args:
+        prints: Fingerprints of the site's keys, each key once.
+        counts: The capped count of each key.
+        cells: Number of cells, from `cells_for`; the same at every site.
+
+    Returns:
+        The table, flat: FIELDS blocks of `cells` numbers each.
+    """
     c = counts.astype(np.uint64)
     once = multiply(c, prints.f)
     values = (c, once, multiply(once, prints.f), multiply(c, prints.h))
@@ -103,7 +142,15 @@ def table(prints: Fingerprints, counts: NDArray[np.int64], cells: int) -> Intege
 
 
 def peel(total: Integers, cells: int) -> Counted:
-    """Take single keys out of the added table until none is left."""
+    """Take single keys out of the added table until none is left.
+
+    Args:
+        total: The tables of all sites, added up.
+        cells: Number of cells of each of these tables.
+
+    Returns:
+        The fingerprints that were found, their totals, and how many cells still hold keys.
+    """
     columns = [numbers.tolist() for numbers in total.reshape(FIELDS, cells)]
     waiting = [cell for cell in range(cells) if columns[0][cell]]
     found: dict[int, tuple[int, int]] = {}

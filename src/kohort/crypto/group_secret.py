@@ -53,7 +53,15 @@ def _each(data: bytes, record: Struct) -> list[tuple]:  # type: ignore[type-arg]
 
 
 def least_agreed(sites: int, colluders: int) -> int:
-    """How many sites must derive the same secret: two such groups among `sites` have an honest site in common."""
+    """How many sites must derive the same secret, so that two such groups always share an honest site.
+
+    Args:
+        sites: Number of sites in the group.
+        colluders: How many of them may collude with the hub.
+
+    Returns:
+        The number, 3 or more; above `sites` where no agreement is possible.
+    """
     return max(MIN_SITES, colluders + 2, 2 * sites // 3 + 1, (sites + colluders) // 2 + 1)
 
 

@@ -44,7 +44,6 @@ __all__ = [
     "SequenceMemory",
     "open_sealed",
     "padded_size",
-    "read_header",
     "seal",
 ]
 
@@ -96,7 +95,24 @@ def seal(
     sequence: int,
     plan_hash: str,
 ) -> bytes:
-    """A box that only `recipient` can open. `sequence` grows with every message from `sender` to it in this run."""
+    """Seal a payload so that only the recipient can open it. The same arguments give the same bytes.
+
+    Args:
+        payload: The content, at most 2^30 bytes.
+        sender: The sender's identity; one from `Identity.for_run` gives forward secrecy.
+        recipient: The recipient's public identity, of the same suite.
+        run: The run.
+        round: The round of the run.
+        sequence: Number of the message, above that of every earlier one from this sender to this recipient in this run.
+        plan_hash: Hash of the plan.
+
+    Returns:
+        The box. Its size shows a size class of the payload, not its length.
+
+    Raises:
+        ConfigError: The payload is too long, or sender and recipient use different suites.
+        IntegrityError: The recipient's exchange key is unusable.
+    """
     if len(payload) > LARGEST:
         raise ConfigError(f"a sealed message holds at most {LARGEST} bytes", hint="Send it in parts")
     suite, pair = find_suite(sender.suite), sender.agreed_with(recipient)
@@ -119,9 +135,24 @@ def open_sealed(
     plan_hash: str,
     memory: SequenceMemory,
 ) -> bytes:
-    """The payload, or an IntegrityError that names the sender and what did not match.
+    """Verify and open a box. A box opens once: its sequence number is remembered after all other checks have passed.
 
-    `memory` belongs to this recipient; it learns the sequence number only after everything else held.
+    Args:
+        box: The sealed message.
+        recipient: This site's identity.
+        sender: The public identity that the message must be from.
+        run: The run that it must belong to.
+        round: The round that it must belong to.
+        plan_hash: Hash of the plan that it must belong to.
+        memory: The recipient's last sequence numbers, which the call updates.
+
+    Returns:
+        The payload.
+
+    Raises:
+        IntegrityError: Something does not match, was changed or was delivered before; the message names the sender and
+            what.
+        ConfigError: The sender uses another suite.
     """
     if len(box) < _SIZE.size + _FIXED.size + SIGNATURE:
         raise _refused(sender.name, "it is cut short")
@@ -145,16 +176,15 @@ def open_sealed(
     return payload
 
 
-def read_header(box: bytes) -> Header:
-    """What the relay may read. Nothing of it is verified: only `open_sealed` does that."""
-    try:
-        return _parsed(box[_SIZE.size :][: _SIZE.unpack_from(box)[0]])
-    except (struct.error, ValueError) as error:
-        raise IntegrityError("a sealed message has a malformed header", hint="Ask its sender to send again") from error
-
-
 def padded_size(length: int) -> int:
-    """The size class of a payload: eight classes from one power of two to the next, 256 bytes at least."""
+    """The size class of a payload: eight classes from one power of two to the next, 256 bytes at least.
+
+    Args:
+        length: Bytes of the payload.
+
+    Returns:
+        The size in bytes to which the payload and its length are padded.
+    """
     needed = max(length + _LENGTH.size, _SMALLEST_CLASS)
     step = (1 << (needed - 1).bit_length()) // (2 * _STEPS)
     return -(-needed // step) * step

@@ -80,12 +80,29 @@ class Suite(Protocol):
 
 
 def extract(salt: bytes, secret: bytes) -> bytes:
-    """HKDF-Extract with SHA-256 (RFC 5869)."""
+    """HKDF-Extract with SHA-256 (RFC 5869).
+
+    Args:
+        salt: The salt, any number of bytes; it need not be secret.
+        secret: The input keying material.
+
+    Returns:
+        A key of 32 bytes for `expand`.
+    """
     return hmac.digest(salt, secret, "sha256")
 
 
 def expand(key: bytes, info: bytes, length: int) -> bytes:
-    """HKDF-Expand with SHA-256 (RFC 5869)."""
+    """HKDF-Expand with SHA-256 (RFC 5869).
+
+    Args:
+        key: A uniform key, such as one from `extract`.
+        info: What the result is for; different texts give independent bytes.
+        length: Bytes to make, up to 8,160.
+
+    Returns:
+        The bytes.
+    """
     made = block = b""
     for counter in range(1, -(-length // 32) + 1):
         block = hmac.digest(key, block + info + bytes((counter,)), "sha256")
@@ -185,7 +202,17 @@ SUITES: dict[str, Suite] = {suite.name: suite for suite in (_Standard(), _Fips()
 
 
 def find_suite(name: str) -> Suite:
-    """The suite called `name`."""
+    """The suite called `name`.
+
+    Args:
+        name: "standard" or "fips".
+
+    Returns:
+        The suite.
+
+    Raises:
+        ConfigError: There is no such suite.
+    """
     if name not in SUITES:
         raise ConfigError(f"unknown suite {name!r}", hint=nearest(name, SUITES))
     return SUITES[name]

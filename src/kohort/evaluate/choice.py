@@ -53,7 +53,15 @@ Figures = Mapping[str, float]
 
 
 def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What can be compared of a setting: the mean over its runs of every measure and cost."""
+    """The figures of one setting: every measure and cost, as a mean over its runs.
+
+    Args:
+        runs: JSON objects of runs of the setting, one per seed; with `attacks` where they were attacked.
+
+    Returns:
+        The mean by name, of the figures that all runs have; empty without a run. `epsilon` is infinite for a run
+        without a budget.
+    """
     each = [_figures_of_run(run) for run in runs]
     shared = set.intersection(*(set(figures) for figures in each)) if each else set()
     return {name: fmean(figures[name] for figures in each) for name in each[0] if name in shared} if each else {}
@@ -150,13 +158,33 @@ def score_name(figures: Figures) -> str:
 
 
 def objectives(settings: Sequence[Figures]) -> tuple[str, ...]:
-    """What settings are compared in: the score, the costs, and attacks where all settings were attacked."""
+    """The axes that settings are compared on: the score, the costs, and attacks where all settings were attacked.
+
+    Args:
+        settings: The figures of each setting.
+
+    Returns:
+        "score", the names in `COSTS` and, where every setting has it, "advantage" or else "membership".
+    """
     attacked = [name for name in (ADVANTAGE, MEMBERSHIP) if settings and all(name in one for one in settings)]
     return ("score", *COSTS, *attacked[:1])
 
 
 def front(settings: Sequence[Figures]) -> list[int]:
-    """The settings that no other beats: none is as good in score and every cost and better in one of them."""
+    """The Pareto front: the settings that no other setting beats.
+
+    One setting beats another if it is as good on every axis of `objectives`, and better on one. Success of attacks is
+    rounded to 0.01 before it is compared.
+
+    Args:
+        settings: The figures of each setting.
+
+    Returns:
+        Places in `settings`, in rising order.
+
+    Raises:
+        ConfigError: A setting has no score.
+    """
     axes = objectives(settings)[1:]
     points = [(-figures[score_name(figures)], *(_worth(axis, figures) for axis in axes)) for figures in settings]
     return [index for index, point in enumerate(points) if not any(_beats(other, point) for other in points)]
@@ -192,7 +220,17 @@ class Condition:
 
 
 def parse_conditions(text: str) -> tuple[Condition, ...]:
-    """Conditions separated by commas: "accuracy>=0.81, epsilon<=1"."""
+    """Read conditions that are separated by commas.
+
+    Args:
+        text: Such as "accuracy>=0.81, epsilon<=1".
+
+    Returns:
+        The conditions in the order of the text.
+
+    Raises:
+        ConfigError: A part is not a figure, a sign and a number.
+    """
     return tuple(_parse(part) for part in text.split(","))
 
 
@@ -208,7 +246,18 @@ def _parse(text: str) -> Condition:
 
 
 def cheapest(settings: Sequence[Figures], conditions: Sequence[Condition]) -> int | None:
-    """Of the settings that keep every condition the one that costs the sites least, then the best; None if none."""
+    """The setting that keeps every condition at the lowest costs, compared in the order of `COSTS`, then by score.
+
+    Args:
+        settings: The figures of each setting.
+        conditions: What the chosen setting has to keep.
+
+    Returns:
+        Its place in `settings`; None where no setting keeps all conditions.
+
+    Raises:
+        ConfigError: A condition names a figure that a setting does not have.
+    """
     kept = [[condition.holds(figures) for condition in conditions] for figures in settings]
     good = [index for index, table in enumerate(kept) if all(table)]
 

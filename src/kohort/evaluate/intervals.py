@@ -72,9 +72,17 @@ class Blocks:
 def intervals_of(
     sums: Floats, measure: Measure, resampling: Resampling, *, level: float = LEVEL
 ) -> dict[str, Interval | None]:
-    """The middle `level` of each measure over resamples of the blocks in `sums` [blocks, columns].
+    """Bootstrap intervals of measures.
 
-    None for a measure that fewer than half of the resamples define, such as an AUC where one class hardly occurs.
+    Args:
+        sums: Sums over the rows of each block, [blocks, columns].
+        measure: Computes measures from sums of many resamples, [resamples, columns], one value per resample.
+        resampling: How often blocks are drawn, and with what randomness.
+        level: The share of resamples within an interval, such as 0.95.
+
+    Returns:
+        The middle `level` of the resamples by measure. None for a measure that fewer than half of the resamples define,
+        such as an AUC where one class hardly occurs.
     """
     with one_blas_thread():
         drawn = [weights @ sums for weights in _weights(len(sums), resampling)]

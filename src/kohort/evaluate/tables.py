@@ -39,7 +39,14 @@ class Verdict:
 
 
 def predicted_column(model: Model) -> str:
-    """The name of the column predictions are written to."""
+    """The name of the column predictions are written to.
+
+    Args:
+        model: A trained model.
+
+    Returns:
+        "predicted_" and the name of its target.
+    """
     return f"predicted_{model.target}"
 
 
@@ -48,9 +55,20 @@ def predict_table(
 ) -> tuple[pl.DataFrame, int]:
     """`frame` with a column of predictions, and how many rows have none.
 
-    With `proba`, one column a class follows with its probability, and then what the model says of how it read each row,
-    unless the table has columns of these names. With `missing="skip"`, rows with missing values that the model does not
-    know get null.
+    Args:
+        model: The model that predicts.
+        frame: The table. Columns may have any order; columns the model does not read stay as they are.
+        proba: Add one column per class with its probability, and then what the model says of how it read each row,
+            unless the table has columns of these names.
+        missing: "error" refuses a table with missing values that the model does not know; "skip" gives such rows null.
+
+    Returns:
+        The table with the added columns at its end, and the number of rows without a prediction.
+
+    Raises:
+        ConfigError: Probabilities of a number were asked for, or `missing` is neither "error" nor "skip".
+        DataError: The table has a column of a prediction's name already, lacks a column, or has missing values; columns
+            are named.
     """
     names = [predicted_column(model)]
     if proba:

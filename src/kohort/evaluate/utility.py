@@ -25,7 +25,6 @@ from kohort.tables.persons import persons_of
 __all__ = [
     "accuracy_and_loss",
     "accuracy_of",
-    "area_under_curve",
     "classification",
     "evaluate_groups",
     "evaluate_model",
@@ -38,7 +37,18 @@ LEAST_BLOCKS = 200
 
 
 def accuracy_of(model: Model, rows: Rows) -> float:
-    """Share of right classes, or R2 for a number: the one figure shown while a run is under way."""
+    """Share of right classes, or R2 for a number: the one figure shown while a run is under way.
+
+    Args:
+        model: The model to judge.
+        rows: Encoded rows with their targets; at least one.
+
+    Returns:
+        The accuracy from 0 to 1, or R2, which may be below 0.
+
+    Raises:
+        DataError: There is no row to compute R2 on.
+    """
     return _accuracy(model, rows, model.codes(rows.x))
 
 
@@ -78,11 +88,22 @@ def evaluate_model(
     group_resamples: int = 0,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """All measures on a table, and by group (one label a row, such as its site) when given.
+    """All measures of a model on a table.
 
-    With `resamples`, "intervals" holds the 95 % bootstrap interval of each measure over that many resamples, and with
-    `group_resamples` so does every group. Where the table names persons, persons are drawn, with all of their rows. The
-    resampling has a `seed` of its own: a model is always judged the same.
+    Args:
+        model: The model to judge.
+        frame: Rows with the columns that the model reads, and its target.
+        groups: One label per row, such as its site; adds "by_group". None measures the whole table alone.
+        resamples: Over how many bootstrap resamples "intervals" of the whole table are computed; 0 for none.
+        group_resamples: The same for each group.
+        seed: Of the resamples alone: a model is always judged the same.
+
+    Returns:
+        The measures by name. "intervals" holds the 95 % interval of each. Where the table names persons, resamples draw
+        persons, with all of their rows.
+
+    Raises:
+        DataError: There is no row, or the model cannot read the table.
     """
     judged = _Judged.of(model, frame, seed)
     result = judged.measure(slice(None), resamples)
@@ -224,7 +245,19 @@ def classification(
 
 
 def regression(truth: NDArray[Any], found: NDArray[Any], *, resampling: Resampling | None = None) -> dict[str, Any]:
-    """Root mean squared error, mean absolute error and R2."""
+    """Root mean squared error, mean absolute error and R2.
+
+    Args:
+        truth: The target of each row, on its own scale.
+        found: The predictions, on the same scale.
+        resampling: How to compute "intervals"; None leaves them out.
+
+    Returns:
+        "rmse", "mae" and "r2", which is 0 for a constant target; and the 95 % interval of each under "intervals".
+
+    Raises:
+        DataError: There is no row.
+    """
     _require_rows(len(truth))
     difference = found.astype(np.float64) - truth
     centred = truth - truth.mean()  # a sum of squares of large numbers would lose the small differences
@@ -238,15 +271,18 @@ def regression(truth: NDArray[Any], found: NDArray[Any], *, resampling: Resampli
     return {**result, "intervals": intervals_of(sums, _errors, resampling)}
 
 
-def area_under_curve(positive: NDArray[np.bool_], score: NDArray[Any]) -> float | None:
-    """Chance that a positive row scores above a negative one, ties counting half; None without both kinds."""
-    return pair_shares(positive, score)[0]
-
-
 def pair_shares(positive: NDArray[np.bool_], score: NDArray[Any]) -> tuple[float | None, Floats]:
-    """The area under the curve, and for each row the share of rows of the other kind that it is on the right side of.
+    """The area under the curve, and how much each row adds to it.
 
     The area is the mean share of the positive rows, and of the negative ones too (DeLong et al., 1988).
+
+    Args:
+        positive: Which rows are positive.
+        score: The score of each row; more means more likely positive.
+
+    Returns:
+        The area, None where all rows are of one kind; and for each row the share of rows of the other kind that it is
+        ranked rightly against, ties counting half.
     """
     hits = int(positive.sum())
     misses = len(positive) - hits

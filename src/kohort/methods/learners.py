@@ -109,8 +109,8 @@ class Learners:
                 says="persons per fine cell of each column at first, then how far the model is off in each bin",
                 seals=lambda approved: range(_additive(approved).totals),
                 discloses=lambda approved: (0, _additive(approved).totals - 1),
-                tells="the bins of all columns, how many persons of all sites each holds, how many rows each class has "
-                "or the rounded mean of a number, and at the end the model",
+                tells="the bins of all columns, about how many persons of all sites each holds, about how many persons "
+                "each class has or the rounded mean of a number, and at the end the model",
                 own_keys=_additive,
                 units=GRID,
             ),

@@ -94,6 +94,9 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: Anonymise) -> An
         schema: The roles of their columns.
         config: k, l, t and the algorithm.
 
+    Returns:
+        The anonymised rows, which of the given rows were kept, and the hierarchies that were applied.
+
     Raises:
         RefusedError: The rows cannot meet k, l and t.
     """
@@ -127,6 +130,9 @@ def encode_anonymised(encoder: Encoder, made: Anonymised, frame: pl.DataFrame) -
         encoder: The encoder that all sites share.
         made: The anonymised rows.
         frame: The rows before anonymisation.
+
+    Returns:
+        The rows to train on, [kept rows, features]. Targets are those before anonymisation.
     """
     exact = frame[made.kept]
     left = encode_rows(encoder, exact)

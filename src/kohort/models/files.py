@@ -100,6 +100,9 @@ def load_model(path: str | Path, *, cluster: str | None = None, site: str | None
         cluster: read the model that the sites of this cluster ended a phase among peers with.
         site: read the model that this site has, where sites have what the hub has not.
 
+    Returns:
+        the model, ready to predict.
+
     Raises:
         ConfigError: there is no model, a later version wrote it, or what provides its kind is not installed here; there
             is no such cluster.
@@ -124,6 +127,9 @@ def about_model(folder: Path) -> dict[str, Any]:
 
     Args:
         folder: the folder of `model.json`.
+
+    Returns:
+        the values that `save_model` was given; empty where there were none.
 
     Raises:
         IntegrityError: the files were altered or damaged.
@@ -151,6 +157,9 @@ def read_model(folder: Path) -> Model:
 
     Args:
         folder: the folder of `model.json`.
+
+    Returns:
+        the model, ready to predict. Its files are compared with their hashes, not with the ledger of a run.
 
     Raises:
         ConfigError: a later version wrote it, or what provides its kind is not installed here.
@@ -309,6 +318,9 @@ def find_model(where: str | Path, *, cluster: str | None = None, site: str | Non
         where: the model's folder, a run folder that holds one, or its `model.json`.
         cluster: of a run folder, the cluster whose model it is; the first of its sites has it.
         site: of a run folder, the site whose model it is, if sites have what the hub has not; else it is not read.
+
+    Returns:
+        the folder; that there is a model in it was checked, what the model holds was not.
 
     Raises:
         ConfigError: there is no model, no such cluster, or that site has none and others have.

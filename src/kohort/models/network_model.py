@@ -74,7 +74,14 @@ class NetworkModel(Model):
 
 
 def assembled(network: Trainable, saved: SavedModel) -> NetworkModel:
-    """The model of `network` with the weights and the encoder of `saved`.
+    """The model of a network with the weights and the encoder that were stored.
+
+    Args:
+        network: the network.
+        saved: a model as data, with the array `weights` and the fact `encoder`.
+
+    Returns:
+        the model.
 
     Raises:
         IntegrityError: the encoder was stored with more than a plain one reads, so predictions would be others.

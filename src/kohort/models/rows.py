@@ -172,13 +172,38 @@ def target_range(encoder: Encoder) -> tuple[float, float]:
 def encode_rows(encoder: Encoder, frame: pl.DataFrame, *, generalised: bool = False) -> Rows:
     """Rows ready for training: inputs scaled to [0, 1], classes as codes, a numeric target scaled to [0, 1].
 
-    A target outside its bounds counts at the nearer end, as inputs do; `encode_test_rows` leaves it as it is.
+    Args:
+        encoder: Knows the columns, their domains and the target.
+        frame: The rows, with all inputs and the target. A target outside its bounds counts at the nearer end, as inputs
+            do; `encode_test_rows` leaves it as it is.
+        generalised: Whether text columns may hold the cell forms of `kohort.tables.cells`.
+
+    Returns:
+        The rows, in the order of the table.
+
+    Raises:
+        DataError: A column is absent, a cell cannot be read or is outside its domain, or a weight is missing or below
+            0.
+        ConfigError: A numeric target has no bounds.
     """
     return with_target(encoder, encoder.transform(frame, generalised=generalised), frame, bounded=True)
 
 
 def encode_test_rows(encoder: Encoder, frame: pl.DataFrame) -> Rows:
-    """Rows to judge a model by: as `encode_rows`, but categories that no training row had are read too."""
+    """Rows to judge a model by: as `encode_rows`, but categories that no training row had are read too.
+
+    Args:
+        encoder: Knows the columns, their domains and the target.
+        frame: The rows, with all inputs and the target. A numeric target may lie outside its bounds, so outside [0, 1]
+            when scaled.
+
+    Returns:
+        The rows, in the order of the table.
+
+    Raises:
+        DataError: A column is absent, a cell cannot be read, or a category is unknown and unknown ones are errors.
+        ConfigError: A numeric target has no bounds.
+    """
     return with_target(encoder, encoder.inputs(frame)[0], frame)
 
 
@@ -234,9 +259,16 @@ def _weights(encoder: Encoder, target: FloatArray, frame: pl.DataFrame) -> Float
 
 
 def read_only(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-    """A view of `array` that cannot be written to, copied only when its type or layout is another.
+    """A view of an array that cannot be written to, copied only when its type or layout is another.
 
     Arrays from files and wires come read-only or unaligned; Numba would compile kernels anew for each such kind.
+
+    Args:
+        array: The array, which stays writable if it was.
+        dtype: The type of the view; None for that of the array.
+
+    Returns:
+        A contiguous, aligned array that cannot be written to.
     """
     view = np.ascontiguousarray(array, dtype=dtype)
     flags = view.flags

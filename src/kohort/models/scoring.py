@@ -23,7 +23,19 @@ _CHUNK_ROWS = 16_384
 
 
 def scores(network: Scorer, weights: FloatArray, x: FloatArray) -> FloatArray:
-    """The raw outputs [rows, outputs] of the last layer, before any softmax or sigmoid."""
+    """The raw outputs of the last layer, before any softmax or sigmoid.
+
+    Args:
+        network: The network.
+        weights: Its weights, [parameters].
+        x: Encoded rows, [rows, inputs].
+
+    Returns:
+        The scores, [rows, outputs].
+
+    Raises:
+        DataError: The rows have another width than the network reads.
+    """
     _check_width(network, x)
     out = np.empty((x.shape[0], network.outputs), dtype=network.dtype)
     with one_blas_thread():
@@ -57,7 +69,19 @@ def probabilities(network: Scorer, weights: FloatArray, x: FloatArray) -> FloatA
 
 
 def predict(network: Scorer, weights: FloatArray, x: FloatArray) -> NDArray[Any]:
-    """Class codes (int64 [rows]), or numbers when the loss is squared."""
+    """What the network predicts of each row.
+
+    Args:
+        network: The network.
+        weights: Its weights, [parameters].
+        x: Encoded rows, [rows, inputs].
+
+    Returns:
+        Class codes, int64 [rows]; where the loss is squared, numbers on the scale of the encoded target, [rows].
+
+    Raises:
+        DataError: The rows have another width than the network reads.
+    """
     raw = scores(network, weights, x)
     if network.loss == "squared":
         return np.asarray(raw[:, 0])
@@ -144,7 +168,14 @@ def _softmax(raw: FloatArray) -> FloatArray:
 
 
 def sigmoid(values: FloatArray) -> FloatArray:
-    """1 / (1 + exp(-values)), without a warning for large negative values."""
+    """1 / (1 + exp(-values)), without a warning for large negative values.
+
+    Args:
+        values: Numbers of any shape.
+
+    Returns:
+        Numbers from 0 to 1, of the same shape.
+    """
     # exp of a large positive number overflows to infinity, and 1 / infinity is the right answer, 0.
     with np.errstate(over="ignore"):
         return np.asarray(1 / (1 + np.exp(-values)))

@@ -1,4 +1,4 @@
-"""What a run asks of whatever it trains: a dense network, or a torch module behind the same face.
+"""What a run asks of whatever it trains: a dense network, or a torch module behind the same interface.
 
 Plans, aggregators, checkpoints, the door and the ledger see a flat vector in either case.
 """

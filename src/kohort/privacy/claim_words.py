@@ -87,5 +87,13 @@ _IN_WORDS: dict[type[Guarantee], Callable[[Any], str]] = {
 
 
 def number_of(count: int, noun: str) -> str:
-    """A count with its noun: "1 site", "3 sites"."""
+    """A count with its noun: "1 site", "3 sites".
+
+    Args:
+        count: How many there are.
+        noun: The noun in the singular; its plural must end in s.
+
+    Returns:
+        The words.
+    """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

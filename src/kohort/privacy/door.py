@@ -53,6 +53,7 @@ def door(
     guarantees: Sequence[Guarantee],
     rows: Sequence[int],
     step: Step,
+    said: Sequence[int] | None = None,
     metrics: Sequence[str] = (),
     unasked: Sequence[int | None] = (),
 ) -> list[Refusal | None]:
@@ -69,6 +70,8 @@ def door(
         guarantees: What each site claims of its payload.
         rows: How many rows each payload was computed from.
         step: The step of the sites' contract that the payloads answer.
+        said: How many rows the lines and claims that leave say instead, where a domain hides how many took part; the
+            policy judges `rows`.
         metrics: Names of the plain numbers in the payloads, which some guarantees do not cover.
         unasked: For steps that send rows, how many rows of each payload may not leave by what their persons agreed to;
             None where the release does not say which rows it holds.
@@ -102,14 +105,19 @@ def door(
     ledger.record(
         [site.chain for site in sites],
         ledger_context,
-        guarantees=guarantees,
-        rows=rows,
+        guarantees=guarantees if said is None else list(map(_with_rows, guarantees, said)),
+        rows=rows if said is None else said,
         payloads=payloads,
         refusals=refusals,
     )
     return [
         None if reason is None else Refusal(site.name, reason) for site, reason in zip(sites, refusals, strict=True)
     ]
+
+
+def _with_rows(guarantee: Guarantee, said: int) -> Guarantee:
+    """A claim of an aggregate over as many rows as are said."""
+    return Aggregate(rows=said) if isinstance(guarantee, Aggregate) and guarantee.rows != said else guarantee
 
 
 def _no_consent(refused: int | None) -> str | None:

@@ -237,7 +237,7 @@ class OpeningBook:
         self._note(family, name, opening, version, witness)
 
     def _refuse_unannounced(self, family: str, name: str, opening: frozenset[str], announced: bytes) -> None:
-        """Refuse an opening where others came in between that those of its session do not know of."""
+        """Refuse if totals were opened that the announced book does not list."""
         known = _read_book(announced).get(family, (0, frozenset[frozenset[str]]()))[1] | {opening}
         if any(
             parts not in known for parts in self._openings.get(family, ()) if self._first[family, parts] != _run(name)
@@ -293,7 +293,7 @@ def _changed() -> RefusedError:
 
 
 def _refuse_minorities(earlier: Sequence[frozenset[str]], opening: frozenset[str], colluders: int) -> None:
-    """Refuse an opening that takes so few of an atom that another one, over others of it, could be hidden from it."""
+    """Refuse an opening of a minority of an atom's sites: a second opening of the others could stay unknown to it."""
     if opening in earlier:
         return
     for atom in _atoms(tuple(earlier)):

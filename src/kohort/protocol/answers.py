@@ -18,9 +18,10 @@ from kohort.privacy.contract import Asked, Place, Position, Step, admit, note
 from kohort.privacy.door import Refusal, door
 from kohort.privacy.guarantee import Public
 from kohort.privacy.ledger.ledger import LedgerContext
+from kohort.protocol.enrolment import rows_to_say
 from kohort.protocol.public_inputs import PublicInputs
 from kohort.protocol.site import Site
-from kohort.protocol.task import ManySites, Release, Request, find_task
+from kohort.protocol.task import ManySites, Release, Releases, Request, find_task
 from kohort.protocol.wire import EncodedReplies, Payload, encode, encode_many
 
 _NOTHING = Public(what="nothing")
@@ -213,6 +214,7 @@ def _answer_alone(site: Site, request: Request) -> Answers:
         ledger_context=_ledger_context(request, release.to, release.via),
         guarantees=[release.guarantee],
         rows=[release.rows],
+        said=[_said_by(site, release)],
         step=admitted.step,
         metrics=tuple(release.payload.metrics),
         unasked=[_unasked(site, release)] if admitted.step.rows else (),
@@ -224,6 +226,19 @@ def _answer_alone(site: Site, request: Request) -> Answers:
     if verdicts[0] is not None:
         return Answers(sites=(), encoded=[], refusals=[verdicts[0]])
     return Answers(sites=(site,), encoded=[data], seconds=elapsed, shares=[elapsed])
+
+
+def _said_by(site: Site, release: Release) -> int:
+    """How many rows a release says that it was computed from."""
+    return rows_to_say(site, release.rows, release.guarantee) if release.said is None else release.said
+
+
+def _said_by_many(sites: Sequence[Site], releases: Releases) -> Sequence[int]:
+    """The same for many sites."""
+    if releases.said is not None or not sites[0].plan.hides_domains:
+        return releases.rows if releases.said is None else releases.said
+    each = zip(sites, releases.rows, releases.guarantees, strict=True)
+    return [rows_to_say(site, rows, guarantee) for site, rows, guarantee in each]
 
 
 def _unasked(site: Site, release: Release) -> int | None:
@@ -263,6 +278,7 @@ def _answer_together(sites: tuple[Site, ...], request: Request, task: ManySites)
         ledger_context=_ledger_context(request, releases.to),
         guarantees=releases.guarantees,
         rows=rows,
+        said=_said_by_many(sites, releases),
         step=admitted.step,
         metrics=tuple(releases.metrics),
     )

@@ -25,7 +25,7 @@ from kohort.errors import IntegrityError, RefusedError
 from kohort.models.rows import encode_rows
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.guarantee import Domain as DomainClaim
-from kohort.privacy.guarantee import Public
+from kohort.privacy.guarantee import Guarantee, Public
 from kohort.privacy.ledger.ledger import LedgerContext, canonical
 from kohort.protocol.hub import Ask, Expect, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -93,31 +93,31 @@ class DomainState(TaskState):
     adopted: Domain | None = None
     """The domain that it enrolled with."""
     rows: int | None = None
-    """Its rows when it enrolled."""
+    """Its rows when it enrolled, those outside the domain included; under a budget, those left out before, too."""
     whole: SiteTable | None = None
-    """Under a budget and with domains that are not declared: its table then, with the rows that take no part."""
+    """Under a budget or a secure sum: its table then and what was appended, with the rows that take no part."""
+    encoded: str = ""
+    """The digest of the request for which its rows were encoded together with those of other sites."""
 
 
-def rows_to_say(site: Site, rows: int) -> int:
-    """How many rows a message may say that a release was computed from.
+def rows_to_say(site: Site, rows: int, guarantee: Guarantee) -> int:
+    """How many rows a ledger line and a message say that a release was computed from.
 
-    Under a budget, how many of a site's rows lie within the domain must not be seen where a hub may have chosen the
-    domain: where it is not declared.
+    Under a budget or a secure sum nobody may see how many of a site's rows lie within the domain. A task that is about
+    a part of the rows says itself how many that is (`Release.said`).
 
     Args:
         site: The site.
-        rows: How many there were.
+        rows: How many rows the release was computed from.
+        guarantee: What it claims; what is public is about no rows, but for the row count itself.
 
     Returns:
-        Under a budget and with domains that are not declared, the rows that the site enrolled with; else `rows`.
+        Under a budget or a secure sum, the rows that the site declared where all that take part are meant; else `rows`.
     """
-    enrolled = site.state(DomainState).rows
-    return enrolled if rows and enrolled is not None and _hides_rows(site.plan) else rows
-
-
-def _hides_rows(approved: ApprovedPlan) -> bool:
-    """Whether nobody may see how many rows lie within the domain."""
-    return approved.has_budget and bool(undeclared_columns(approved.schema))
+    if not site.plan.hides_domains or site.state(DomainState).rows is None or rows != site.count:
+        return rows
+    is_about_rows = not isinstance(guarantee, Public) or guarantee == _ROW_COUNT
+    return declared_rows(site) if is_about_rows else rows
 
 
 def _describe(site: Site, request: Request) -> Release:
@@ -152,13 +152,12 @@ def _domain_in(payload: Payload, columns: Sequence[str]) -> Domain:
 
 
 def _prepare_one(site: Site, request: Request) -> Release:
-    encoder, state = _adopt([site], request), site.state(DomainState)
-    if state.rows is None:
-        state.rows = site.count
-    _set_aside_rows(site, encoder)
-    if not site.plan.own_rows:
+    encoded = site.state(DomainState).encoded == request.digest
+    encoder = site.encoder if encoded else _adopt([site], request)
+    _set_aside_rows(site, encoder, request)
+    if not site.plan.own_rows and not encoded:
         site.training_rows = encode_rows(encoder, site.table.rows())
-    return Release(payload=Payload(metrics={"rows": state.rows}), guarantee=_ROW_COUNT, rows=site.count)
+    return Release(payload=Payload(metrics={"rows": declared_rows(site)}), guarantee=_ROW_COUNT, rows=site.count)
 
 
 def _left_out(approved: ApprovedPlan, encoder: Encoder, frame: pl.DataFrame) -> NDArray[np.bool_] | None:
@@ -169,25 +168,34 @@ def _left_out(approved: ApprovedPlan, encoder: Encoder, frame: pl.DataFrame) -> 
     return ~encoder.within(frame) if approved.hides_domains else None
 
 
-def _set_aside_rows(site: Site, encoder: Encoder) -> None:
-    """Leave rows outside the domain out of training, with a line in the site's own ledger."""
+def _set_aside_rows(site: Site, encoder: Encoder, request: Request) -> None:
+    """Leave rows outside the domain out of training."""
     rows, table = site.table.rows(), site.table
     outside = _left_out(site.plan, encoder, rows)
-    if outside is None or not outside.any():
+    if outside is None:
         return
-    reason = f"{int(outside.sum())} rows have a category or class outside the agreed domain and take no part"
-    site.ledger.note(site.chain, LedgerContext(what=PREPARE.name), reason=reason)
+    _note_left_out(site, int(outside.sum()), request=request.digest)
+    if not outside.any():
+        return
     kept = rows.filter(pl.Series(~outside))
     low = None if table.low is None else table.low - int(outside[: table.low].sum())
     site.table = SiteTable(kept, 0, kept.height, low=low, low_by_row=table.low_by_row)
 
 
-def take_appended(site: Site, round_number: int) -> None:
+def _note_left_out(site: Site, count: int, *, request: str, round_number: int = 0, rows: str = "rows") -> None:
+    """A line in the site's own ledger, once per request and for no rows, too: every reply tells the ledger's length."""
+    reason = f"{count} {rows} have a category or class outside the agreed domain and take no part"
+    context = LedgerContext(what=PREPARE.name, request=request, round=round_number)
+    site.ledger.note(site.chain, context, reason=reason)
+
+
+def take_appended(site: Site, round_number: int, *, request: str = "") -> None:
     """Let a site read its table again, and take the rows that were appended to it.
 
     Args:
         site: The site, which has enrolled.
         round_number: The round before which the plan asks for it.
+        request: The digest of the request that opens the round.
 
     Raises:
         RefusedError: The site cannot read its table again, or rows that the run knows were changed.
@@ -196,13 +204,13 @@ def take_appended(site: Site, round_number: int) -> None:
     if site.read_appended is None:
         raise RefusedError("the table of this site cannot be read again")
     rows = site.read_appended(round_number)
-    inside = site.encoder.within(rows)
-    if not inside.all():
-        reason = (
-            f"{int((~inside).sum())} appended rows have a category or class outside the agreed domain and take no part"
-        )
-        site.ledger.note(site.chain, LedgerContext(what=PREPARE.name, round=round_number), reason=reason)
+    inside, state = site.encoder.within(rows), site.state(DomainState)
+    if site.plan.hides_domains or not inside.all():
+        left_out = int((~inside).sum())
+        _note_left_out(site, left_out, request=request, round_number=round_number, rows="appended rows")
     site.append(rows, inside)
+    if state.whole is not None:
+        state.whole = state.whole.longer(rows)
 
 
 def declared_rows(site: Site) -> int:
@@ -219,7 +227,10 @@ def declared_rows(site: Site) -> int:
 
 
 def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
-    """Encode the frame that all sites share once, and give each site its part without copying."""
+    """Encode the frame that all sites share once, and give each site its part without copying.
+
+    Where the domain hides rows, each site then answers alone, because each writes a line of its own first.
+    """
     frame = sites[0].table.frame
     if any(site.table.frame is not frame for site in sites):
         return None
@@ -231,6 +242,10 @@ def _prepare_many(sites: Sequence[Site], request: Request) -> Releases | None:
         whole = encode_rows(encoder, frame)
         for site in sites:
             site.training_rows = whole.part(site.table.start, site.table.stop)
+    if outside is not None:  # each site writes a line of its own, which one site after the other does
+        for site in sites:
+            site.state(DomainState).encoded = request.digest
+        return None
     counts = [site.count for site in sites]
     return Releases(
         arrays={},
@@ -250,8 +265,10 @@ def _adopt(sites: Sequence[Site], request: Request) -> Encoder:
             _check_named(site, domain)
         state = site.state(DomainState)
         _check_domain(state, domain, hidden=hidden and not approved.has_budget)
-        if _hides_rows(approved) and state.whole is None:
-            state.whole = site.table
+        if state.rows is None:
+            # Under a budget, how many rows were dropped for a missing value must not be seen, either.
+            whole = site.table if site.before is None or not approved.has_budget else site.before
+            state.rows, state.whole = whole.count, whole if approved.hides_domains else None
     encoder = encoder_for(approved, domain)
     network = approved.model.network(encoder)
     for site in sites:

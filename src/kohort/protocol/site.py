@@ -63,10 +63,10 @@ class SiteTable:
         """The site's own rows; no copy."""
         return self.frame.slice(self.start, self.count)
 
-
-def _longer(table: SiteTable, rows: pl.DataFrame) -> SiteTable:
-    whole = pl.concat([table.rows(), rows])
-    return SiteTable(whole, 0, whole.height)
+    def longer(self, rows: pl.DataFrame) -> SiteTable:
+        """The table with more rows at its end; of such a table no risks are known."""
+        whole = pl.concat([self.rows(), rows])
+        return SiteTable(whole, 0, whole.height)
 
 
 UNUSED = ("target", "drop")
@@ -129,7 +129,10 @@ class Site:
         self.deployed = False
         """Whether it is a real site, with a process, keys and files of its own; a simulated one is in the hub's."""
         self.unused: Mapping[str, UnusedRows] = {}
-        """Rows that a real site left out before the run, by a reason of `UNUSED`; never told but as secure totals."""
+        """Rows that a real site left out before the run, by a reason of `UNUSED`. Secure totals tell their number, and
+        without a budget it follows from the row counts of two plans that treat missing values otherwise."""
+        self.before: SiteTable | None = None
+        """The table of a real site with these rows among the others: under a budget, the site declares them all."""
         self.write_model: Callable[[Model], None] = lambda _: None
         """Writes a model that the site has and the hub has not; a real site writes it into its own folder."""
         self.kept_model: Model | None = None
@@ -235,8 +238,8 @@ class Site:
         """
         kept = rows.filter(pl.Series(inside))
         self.rows_appended += rows.height
-        self._read_rows = _longer(self._read_rows, rows)
-        self.table = _longer(self.table, kept)
+        self._read_rows = self._read_rows.longer(rows)
+        self.table = self.table.longer(kept)
         column = self.schema.consent
         if kept.height if column is None else (consent_levels(kept[column]) == SHARE).any():
             self._all_rows = self._read_rows

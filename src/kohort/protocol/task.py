@@ -73,6 +73,9 @@ class Release:
     to: str = "hub"
     via: str = ""
     """Who carries it, when that is not the recipient; the payload is then a sealed message."""
+    said: int | None = None
+    """What the ledger and messages say instead of `rows`, where how many took part must not be seen and the task is
+    about a part of the rows (`kohort.protocol.enrolment.rows_to_say`)."""
     sent: NDArray[np.bool_] | None = None
     """Which rows of the site's table are in the payload, in whatever form; for steps that send rows."""
 
@@ -85,6 +88,8 @@ class Releases(NamedTuple):
     guarantees: Sequence[Guarantee]
     rows: Sequence[int]
     to: str = "hub"
+    said: Sequence[int] | None = None
+    """As in `Release`."""
 
 
 ManySites = Callable[[Sequence[Site], Request], Releases | None]

@@ -44,7 +44,16 @@ _MEASURES = {
 
 
 def model_card(model: Model, *, run: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """The card of `model`, made by the run whose JSON object is `run` and whose plan, as in TOML, is `plan`."""
+    """The model card of a run's model.
+
+    Args:
+        model: The model that the card describes.
+        run: The run that made it, as its JSON object.
+        plan: The plan of that run, as the sections of its TOML file.
+
+    Returns:
+        Markdown that ends in a line break. It holds names, counts and measures, no cell and no date.
+    """
     parts = [
         [f"# A model of {_code(model.target)}", "", _lead(model, run)],
         ["## What it is", "", *_what(model)],

@@ -55,11 +55,14 @@ Rows = list[dict[str, Any]]
 
 
 def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
-    """Score after each round, one line per run; one measured at its end alone is a horizontal line.
+    """Score after each round, one line per run; a run that was only measured at its end is a horizontal line.
 
     Args:
         runs: Runs with comparable scores.
         title: The label of the vertical axis.
+
+    Returns:
+        The SVG; None where no run was measured during training.
     """
     import altair as alt
 
@@ -98,7 +101,14 @@ def score_by_round(runs: Sequence[Run], *, title: str) -> str | None:
 
 
 def bytes_by_kind(runs: Sequence[Run]) -> str | None:
-    """Megabytes that left the sites in each run, as stacked bars by kind of guarantee."""
+    """Megabytes that left the sites in each run, as stacked bars by kind of guarantee.
+
+    Args:
+        runs: The runs to show, one bar each.
+
+    Returns:
+        The SVG; None where nothing left.
+    """
     rows = [
         {"run": run.label, "kind": item.shown.label, "size": item.size / 1e6, "rank": rank}
         for run in runs
@@ -109,7 +119,14 @@ def bytes_by_kind(runs: Sequence[Run]) -> str | None:
 
 
 def seconds_by_part(runs: Sequence[Run]) -> str | None:
-    """Seconds of each run if all sites work in parallel, as stacked bars: slowest site, hub, transfer."""
+    """Seconds of each run if all sites work in parallel, as stacked bars: slowest site, hub, transfer.
+
+    Args:
+        runs: The runs to show, one bar each.
+
+    Returns:
+        The SVG; None where no run says how long it took.
+    """
     rows = [
         {"run": run.label, "part": label, "seconds": run.seconds[key]}
         for run in runs
@@ -127,6 +144,9 @@ def score_by_site(runs: Sequence[Run], sites: Sequence[str], *, title: str) -> s
         runs: Runs with comparable scores.
         sites: The sites to show, from top to bottom.
         title: The label of the horizontal axis.
+
+    Returns:
+        The SVG; None where no site has a score.
     """
     import altair as alt
 
@@ -160,6 +180,9 @@ def score_distribution(runs: Sequence[Run], *, title: str) -> str | None:
     Args:
         runs: Runs with comparable scores.
         title: The label of the horizontal axis.
+
+    Returns:
+        The SVG; None where no site has a score.
     """
     import altair as alt
 
@@ -326,7 +349,14 @@ def _presentational(svg: str) -> str:
 
 
 def is_course(run: Run) -> bool:
-    """Whether a line shows how training went: not where a model was measured at its end alone, or at both ends."""
+    """Whether a line can show how training went: not for a model that was measured at its end alone, or at both ends.
+
+    Args:
+        run: The run to draw.
+
+    Returns:
+        True with more than two measured rounds, or with two that are the whole history.
+    """
     return len(_measured(run)) > 2 or len(_measured(run)) == len(run.history) == 2
 
 

@@ -95,7 +95,8 @@ def curves_of_model(model: Model) -> dict[str, Any] | None:
     else:
         about = f"the score of each class of {model.target}"
     lead = (
-        f"Each curve is what a column adds to {about}; 0 is its mean over all rows. Bars count the rows of each bin. "
+        f"Each curve is what a column adds to {about}; 0 is its mean over all rows. Bars say about how many persons "
+        "each bin holds: a count stands for a range, or has noise where the plan has a budget. "
         "Shaded: 95 % intervals given the other columns, where the model was fitted without noise."
     )
     if any("grid" in curve for curve in drawn.values()):
@@ -215,7 +216,7 @@ def _labels(bins: Sequence[str], step: float, base: float) -> list[str]:
 
 def _table(curve: Mapping[str, Any], names: Sequence[str], *, several: bool) -> str:
     band = "low" in curve and not several
-    heads = ["bin", "rows", *(names if several else ["value"]), *(["low", "high"] if band else [])]
+    heads = ["bin", "persons, about", *(names if several else ["value"]), *(["low", "high"] if band else [])]
     rows = []
     for place, label in enumerate(curve["bins"]):
         value = curve["values"][place]

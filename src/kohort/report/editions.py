@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-__all__ = ["EDITIONS", "Edition", "edited", "edited_plan"]
+__all__ = ["Edition", "edited", "edited_plan"]
 
 Edition: TypeAlias = Literal["internal", "external"]
-EDITIONS: Final[tuple[Edition, ...]] = ("internal", "external")
 _KEPT: Final = (
     "method", "name", "engine", "sites", "rounds", "stopped_by", "task", "history", "seconds", "bytes", "watt_hours",
     "epsilon", "delta", "unit", "dp", "curves", "ledger_head",
@@ -67,7 +66,16 @@ def edited(run: Mapping[str, Any], edition: Edition) -> dict[str, Any]:
 
 
 def edited_plan(plan: Mapping[str, Any] | None, edition: Edition) -> Mapping[str, Any] | None:
-    """The shared plan of a report as an edition shows it; the external one leaves out tables, splits and categories."""
+    """The shared plan of a report as an edition shows it; the external one leaves out tables, splits and categories.
+
+    Args:
+        plan: The keys that the plans of all runs share; None where no plan is known.
+        edition: "internal" shows the plan as it is.
+
+    Returns:
+        The sections to show; None without a plan. An external edition has no `[policy]`, and only those
+        keys of `[data]` and `[sites]` that name no table, split or category.
+    """
     if plan is None or edition == "internal":
         return plan
     kept = {

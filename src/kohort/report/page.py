@@ -106,7 +106,13 @@ def write_report(
 
 
 def json_path(path: Path) -> Path:
-    """The path of the JSON twin of the page at `path`.
+    """The path of the JSON twin of a page.
+
+    Args:
+        path: Where the page is written.
+
+    Returns:
+        The same path with the suffix `.json`.
 
     Raises:
         ConfigError: `path` does not end in `.html` or `.htm`.
@@ -134,6 +140,9 @@ def render(
         edition: As in `write_report`.
         settings: As in `write_report`.
         about: As in `write_report`.
+
+    Returns:
+        The HTML of one file that loads nothing from the network; untrusted names are escaped.
 
     Raises:
         ConfigError: There is no run.
@@ -200,7 +209,7 @@ def _script() -> dict[str, Any]:
 
 
 def _flow(run: Run, *, alone: bool) -> Chart | None:
-    """What left as a picture, on the page of one run; several runs have a chart of their own for it."""
+    """The picture of releases; only for a page of one run."""
     said = ", ".join(f"{item.shown.label} to {item.recipient}" for item in run.disclosed)
     drawn = flow_picture(run) if alone else None
     caption = "What left the sites, by recipient and kind of guarantee; wider arrows carried more bytes (logarithmic)."

@@ -25,7 +25,14 @@ _SECONDS: Final = 120
 
 
 def pdf_path(page: Path) -> Path:
-    """Where the PDF of a page goes: beside it."""
+    """Where the PDF of a page goes: beside it.
+
+    Args:
+        page: The path of the HTML page.
+
+    Returns:
+        The same path with the suffix `.pdf`.
+    """
     return page.with_suffix(".pdf")
 
 

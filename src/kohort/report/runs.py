@@ -267,6 +267,9 @@ def check_run(raw: object, *, where: str) -> Run:
 def read_runs(folder: Path) -> list[dict[str, Any]]:
     """Read the run of a run folder, or every run one level below `folder`, each named after its folder.
 
+    Args:
+        folder: The `--out` folder of a run, or a folder that holds several of them.
+
     Returns:
         The JSON objects as stored, except that `ledger` holds what verifying the ledger found here; None without one.
         Of several, a folder with a ledger and no run is one that did not finish.
@@ -298,6 +301,9 @@ def _read_one_of_several(place: Path) -> dict[str, Any]:
 
 def read_shared_plan(folder: Path) -> dict[str, Any] | None:
     """The keys and values that the plans of all runs of `folder` have in common.
+
+    Args:
+        folder: As in `read_runs`.
 
     Returns:
         A plan with these keys only; None when no plan is stored there.

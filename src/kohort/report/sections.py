@@ -30,7 +30,16 @@ class Chart:
 
 
 def made_chart(svg: str | None, *, alt: str, caption: str) -> Chart | None:
-    """A chart with its texts; None where nothing was drawn."""
+    """A chart with its texts.
+
+    Args:
+        svg: The drawing; None where there was nothing to draw.
+        alt: What screen readers say instead of the drawing.
+        caption: What stands below it.
+
+    Returns:
+        The chart; None without a drawing.
+    """
     return None if svg is None else Chart(svg=svg, alt=alt, caption=caption)
 
 

@@ -187,22 +187,42 @@ _BY_NAME = {kind.name: kind for kind in _KINDS}
 
 
 def kind_named(name: str) -> Kind:
-    """How to show a kind of guarantee. A kind that a plug-in added is shown by its own name, and not as protected."""
+    """How to show a kind of guarantee.
+
+    Args:
+        name: Its name in the ledger, such as "k-anonymous".
+
+    Returns:
+        Its texts and colour. A kind that a plug-in added is shown by its own name, and not as protected.
+    """
     unknown = "A kind of guarantee that an extension added; its method says what it means."
     return _BY_NAME.get(name) or Kind(name, name, "partial", "#c2649a", unknown)
 
 
 def kinds_in_order(names: set[str]) -> list[Kind]:
-    """The kinds with these names: least protected first, public facts last, plug-in kinds among the partial ones."""
+    """The kinds with these names, in the order in which a report shows them.
+
+    Args:
+        names: Names in the ledger.
+
+    Returns:
+        Least protected first, public facts last, kinds of plug-ins among the partially protected ones.
+    """
     rank = {kind.name: place for place, kind in enumerate(_KINDS)}
     return [kind_named(name) for name in sorted(names, key=lambda name: (rank.get(name, 2.5), name))]
 
 
 def printable(value: Any) -> Any:
-    """`value` with every unprintable character escaped, in all texts and keys of nested mappings and lists.
+    r"""Escape every unprintable character, in all texts and keys of nested mappings and lists.
 
     Names are untrusted. A NUL character ends the chart renderer's process, a lone surrogate cannot be written as UTF-8,
     and a control character that reverses the reading direction can make one name look like another.
+
+    Args:
+        value: A text, or nested mappings and lists of plain values.
+
+    Returns:
+        A copy with escapes such as `\x00`. Tuples become lists; other values stay as they are.
     """
     if isinstance(value, str):
         return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
@@ -254,29 +274,64 @@ def _relied_on(facts: Mapping[str, Any]) -> str:
 
 
 def count(value: float) -> str:
-    """A whole number with thousands separators, such as `21,113`."""
+    """A whole number with thousands separators, such as `21,113`.
+
+    Args:
+        value: The number; a fraction is rounded.
+
+    Returns:
+        The text.
+    """
     return f"{value:,.0f}"
 
 
 def measure(value: float | None) -> str:
-    """Four decimals below 100, a whole number above, and a dash for a value that is missing or not finite."""
+    """A measure with four decimals below 100, and as a whole number above.
+
+    Args:
+        value: The measure; None where it is not known.
+
+    Returns:
+        The text; a dash for a value that is missing or not finite.
+    """
     if value is None or not math.isfinite(value):
         return "–"  # noqa: RUF001 - an en dash is what a reader expects in an empty cell
     return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def share(value: float) -> str:
-    """A share in per cent: one decimal, three significant digits below 1 %."""
+    """A share in per cent: one decimal, three significant digits below 1 %.
+
+    Args:
+        value: The share, from 0 to 1.
+
+    Returns:
+        The text, such as "12.5 %".
+    """
     return f"{100 * value:.1f} %" if value >= 0.01 or value == 0 else f"{100 * value:.2g} %"
 
 
 def bound(value: float) -> str:
-    """An end of an interval: three decimals below 100, one fewer than `measure`; a whole number above."""
+    """An end of an interval: three decimals below 100, one fewer than `measure`; a whole number above.
+
+    Args:
+        value: The end.
+
+    Returns:
+        The text.
+    """
     return f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def size(value: float) -> str:
-    """Bytes in B, kB, MB or GB, with three significant digits or all digits before the point."""
+    """A number of bytes in B, kB, MB or GB: three significant digits, or all digits before the point.
+
+    Args:
+        value: The number of bytes; 1 kB is 1,000 B.
+
+    Returns:
+        The text, such as "4.20 kB".
+    """
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= step:
             digits = 2 if value < 10 * step else 1 if value < 100 * step else 0
@@ -285,7 +340,14 @@ def size(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration: milliseconds below 0.1 s, seconds above."""
+    """A duration: milliseconds below 0.1 s, seconds above.
+
+    Args:
+        value: The duration in seconds.
+
+    Returns:
+        The text, such as "35.0 ms".
+    """
     if value < 0.1:
         return f"{value * 1000:.1f} ms"
     return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
@@ -295,7 +357,14 @@ _ENDED = {"rounds": "all rounds are done", "holdout": "more steps did not help o
 
 
 def ended(reason: str) -> str:
-    """Why a run ended, in words; a reason that a method of another package gives is shown as it is."""
+    """Why a run ended, in words.
+
+    Args:
+        reason: `stopped_by` of the run.
+
+    Returns:
+        A sentence part; a reason that a method of another package gives is shown as it is.
+    """
     return _ENDED.get(reason, reason)
 
 
@@ -308,12 +377,26 @@ _BASELINES = {
 
 
 def baseline(name: str) -> str:
-    """What a run's measures stand beside, in words."""
+    """What a run's measures stand beside, in words.
+
+    Args:
+        name: The baseline's name in the run, such as "majority".
+
+    Returns:
+        A sentence part; an unknown name is shown as it is.
+    """
     return _BASELINES.get(name, name)
 
 
 def signer(name: str) -> str:
-    """Whose signature was checked, for a reader at another machine."""
+    """Whose signature was checked, for a reader at another machine.
+
+    Args:
+        name: The signer's name as this machine knows it; "this user" for its own key.
+
+    Returns:
+        The name to show; for "this user", words that also hold at another machine.
+    """
     return "the user who wrote this page" if name == "this user" else name
 
 

@@ -52,7 +52,7 @@ def announced_book(site: Site, members: Sequence[str], notes: Sequence[bytes], d
 
 
 def note_of(book: bytes) -> bytes:
-    """What the site signs of it.
+    """The digest of a book that the site signs.
 
     Args:
         book: The book.

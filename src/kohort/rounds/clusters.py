@@ -21,7 +21,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows, rows_of
 from kohort.rounds.sealed_messages import CLUSTER_TASK, PeerState
 
 __all__ = [
@@ -120,7 +120,8 @@ def _labels(site: Site, request: Request) -> Release:
         )
     rows = rows_of(site, phase)
     shares = np.bincount(rows.y.astype(np.int64), minlength=classes) / max(rows.count, 1)
-    return Release(payload=Payload(arrays={"shares": shares}), guarantee=site.aggregate(rows.count), rows=rows.count)
+    claim, said = site.aggregate(rows.count), reported_rows(site, phase)
+    return Release(payload=Payload(arrays={"shares": shares}), guarantee=claim, rows=rows.count, said=said)
 
 
 LABELS = Task(name="clusters.labels", one=_labels)

@@ -291,7 +291,7 @@ class SecureCount:
         if step == 1:
             self._check_recount(site, side)
             _note_batches(site, side)
-        return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0)
+        return Release(payload=Payload(blobs={"answer": blob}), guarantee=side.claim(step), rows=0, said=0)
 
     def _begin_group(self, site: Site, request: Request) -> GroupSite:
         state, stage, approved = site.state(CountState), request.round, site.plan

@@ -1,8 +1,9 @@
 """Privacy accounting at the sites: the noise each phase needs, and what all of them together spend.
 
-Guarantee: the noise of every phase is calibrated for each site, from the rows it will use, and errs on the private
-side. One ledger line reserves the budget of the whole plan before any row is trained on, and every later release names
-that account. A run that stops early has still paid for the whole plan.
+Guarantee: the noise of every phase is calibrated for each site and errs on the private side. It is judged from the rows
+that the site declared, those outside the domain included, so that no answer depends on which rows a domain has; rows
+are sampled at the same rate. One ledger line reserves the budget of the whole plan before any row is trained on, and
+every later release names that account. A run that stops early has still paid for the whole plan.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kohort.privacy.dp.account import Shares, SiteAccount
 from kohort.privacy.dp.accounting import check_budget, epsilon_of
 from kohort.privacy.dp.budget import account_name
 from kohort.privacy.guarantee import DP
-from kohort.protocol.enrolment import DomainState
+from kohort.protocol.enrolment import declared_rows
 from kohort.protocol.hub import Ask, Expect
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.plan.phases import PURE, SecureSumSection
@@ -25,7 +26,7 @@ from kohort.protocol.site import Site
 from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows
 from kohort.rounds.plan_account import (
     PlanAccount,
     domain_budget,
@@ -118,7 +119,7 @@ def account_of(site: Site) -> SiteAccount:
 
 
 def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccount:
-    plan = plan_account(approved, counts=lambda phase: rows_of(site, phase).count)
+    plan = plan_account(approved, counts=lambda phase: reported_rows(site, phase))
     if plan.relation == "replace-one" and site.table.low_by_row and plan.parts != {"all"}:
         raise RefusedError(
             "a replaced row may be of another risk, and nothing is known of output and objective perturbation then",
@@ -131,7 +132,7 @@ def _open(site: Site, approved: ApprovedPlan, named: Sequence[str]) -> SiteAccou
             void |= check_budget(
                 epsilon=dp.epsilon,
                 delta=dp.delta,
-                units=rows_of(site, phase).count,
+                units=reported_rows(site, phase),
                 allow_large_delta=dp.allow_large_delta,
                 pure=dp.mechanism in PURE,
                 where=f"phase {number}: " if len(approved.phases) > 1 else "",
@@ -232,9 +233,8 @@ def _reserve(site: Site, request: Request) -> Release:
     if state.account is None:
         state.account = _open(site, site.plan, site.plan.sites)
     claim = claim_of(site, reserving=True)
-    enrolled = site.state(DomainState).rows  # how many of them lie within the domain is not said
-    rows = site.count if enrolled is None else enrolled
-    return Release(payload=Payload(metrics={"rows": rows}), guarantee=claim, rows=site.count)
+    # How many of them lie within the domain is not said.
+    return Release(payload=Payload(metrics={"rows": declared_rows(site)}), guarantee=claim, rows=site.count)
 
 
 RESERVE = Task(name="dp.reserve", one=_reserve)

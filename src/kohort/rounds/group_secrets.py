@@ -45,7 +45,7 @@ def _agree(site: Site, request: Request) -> Release:
     if state.group is None:
         raise SiteError(f"site {site.name!r} was asked about a secret that was not begun here")
     blob = state.group.reply(step, request.payload.blobs["inbox"])
-    return Release(payload=Payload(blobs={"answer": blob}), guarantee=state.group.claim(step), rows=0)
+    return Release(payload=Payload(blobs={"answer": blob}), guarantee=state.group.claim(step), rows=0, said=0)
 
 
 SECRET = Task(name="sum.secret", one=_agree, public=False)

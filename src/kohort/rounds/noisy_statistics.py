@@ -26,7 +26,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.dp_accounts import account_of, answer_once, claim_of, total_claim
 from kohort.rounds.loop import RoundsResult
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows, rows_of
 
 if TYPE_CHECKING:
     from kohort.models.closed_form.design import OneLayer
@@ -77,7 +77,8 @@ def _statistics(site: Site, request: Request) -> Release:
     sigma = account_of(site).sigmas[0] * sensitivity(design, radius)
     noisy = sums + sigma * gaussian(site.streams.bytes("dp", request.digest), sums.size)
     payload = Payload(arrays={"sums": noisy, "sigma": np.asarray([sigma])})
-    return Release(payload=payload, guarantee=claim_of(site), rows=rows.count)
+    said = reported_rows(site, phase)
+    return Release(payload=payload, guarantee=claim_of(site), rows=rows.count, said=said)
 
 
 STATISTICS = Task(name="dp.statistics", one=_statistics)

@@ -11,7 +11,7 @@ other's models in clear: without noise there is no guarantee towards them, and t
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any
 
@@ -171,7 +171,8 @@ def _exchange(site: Site, request: Request) -> Release:
     site.state(TrainingState).model = weights
     message = _COUNT.pack(rows) + weights.tobytes()
     to = neighbours(phase.topology, members, site.name)
-    return seal_to(site, request, message, to, guarantee=trained.guarantees[0], rows=rows)
+    sealed = seal_to(site, request, message, to, guarantee=trained.guarantees[0], rows=trained.counts[0])
+    return replace(sealed, said=rows)
 
 
 EXCHANGE = Task(name="peers.exchange", one=_exchange, public=False)

@@ -65,10 +65,12 @@ def train_phase(sites: Sequence[Site], request: Request, number: int, start: Flo
     """
     phase = _phase_of(sites, request, number)
     counts = [rows_of(site, phase).count for site in sites]
-    if min(counts) == 0:
-        raise SiteError("a site has no rows for this phase")
     reported = [reported_rows(site, phase) for site in sites]
-    if phase.dp is None or phase.dp.mechanism == "hub":
+    bare = phase.dp is None or phase.dp.mechanism == "hub"
+    # Noise is all that a site without rows in the domain adds: whether it has one must not be seen.
+    if min(counts if bare else reported) == 0:
+        raise SiteError("a site has no rows for this phase")
+    if phase.dp is None or bare:
         weights = _plain(sites, request, phase, start)
         if phase.dp is not None:
             weights = _clipped(weights, start, phase.dp.clip)
@@ -161,7 +163,8 @@ def _private(
     from kohort.models.dp_sgd.fit import AdaptiveClip, PrivateSteps, fit_private
 
     rows = stacked_rows(sites, phase)
-    taken = [phase.steps_and_rate(count) for count in rows.counts.tolist()]
+    declared = [reported_rows(site, phase) for site in sites]  # what the account was made for
+    taken = [phase.steps_and_rate(count) for count in declared]
     adaptive = None
     if dp.quantile is not None:
         # Counting the rows below the bound is a second Gaussian mechanism on the same sample. Its noise has deviation
@@ -178,6 +181,7 @@ def _private(
         steps=np.asarray([steps for steps, _ in taken], dtype=np.int64),
         keys=keys,
         adaptive=adaptive,
+        declared=np.asarray(declared, dtype=np.int64),
     )
     keep, training = phase.train.state == "keep", phase.training
     if dp.lower_rate:  # of one site: the noise of all sites' steps adds up to that of one over sqrt(sites) of the rows
@@ -185,7 +189,7 @@ def _private(
         lr = lowered_rate(
             phase.train,
             dp,
-            rows=rows.counts[0] * sqrt(len(site.plan.sites)),
+            rows=declared[0] * sqrt(len(site.plan.sites)),
             sigma=float(account_of(site).sigmas[number]),
             steps=steps * phase.train.rounds,
             parameters=site.network.parameter_count,
@@ -226,6 +230,7 @@ def _perturbed(sites: Sequence[Site], phase: TrainingPhase, dp: DPSection, keys:
                 epsilon=dp.epsilon,
                 penalty=phase.train.l2,
                 key=key,
+                declared=reported_rows(site, phase),
             )
             for site, key in zip(sites, keys, strict=True)
         ]
@@ -322,7 +327,7 @@ def _start(sites: Sequence[Site], request: Request) -> FloatArray:
 def _one(site: Site, request: Request) -> Release:
     trained = train_phase([site], request, int(request.payload.metrics["phase"]), _start([site], request))
     payload = Payload(arrays={"weights": trained.weights[0]}, metrics={"rows": trained.reported[0]})
-    return Release(payload=payload, guarantee=trained.guarantees[0], rows=trained.counts[0])
+    return Release(payload=payload, guarantee=trained.guarantees[0], rows=trained.counts[0], said=trained.reported[0])
 
 
 def _many(sites: Sequence[Site], request: Request) -> Releases | None:
@@ -332,7 +337,11 @@ def _many(sites: Sequence[Site], request: Request) -> Releases | None:
     trained = train_phase(sites, request, int(request.payload.metrics["phase"]), _start(sites, request))
     metrics: dict[str, Any] = {"rows": np.asarray(trained.reported, dtype=np.int64)}
     return Releases(
-        arrays={"weights": trained.weights}, metrics=metrics, guarantees=trained.guarantees, rows=trained.counts
+        arrays={"weights": trained.weights},
+        metrics=metrics,
+        guarantees=trained.guarantees,
+        rows=trained.counts,
+        said=trained.reported,
     )
 
 

@@ -54,6 +54,9 @@ def tuned_rate(model: ModelSection, dp: DPSection) -> float:
     Args:
         model: The plan's model.
         dp: The budget, with its clip.
+
+    Returns:
+        The learning rate: a constant divided by the clip, and half as large with hidden layers.
     """
     hidden = model.kind not in {"linear", "logistic", "svm", "perceptron", "onelayer"}
     return (_LIMIT_HIDDEN if hidden else _LIMIT) / dp.clip
@@ -65,6 +68,9 @@ def tuned_budget(dp: DPSection, *, lower: bool) -> DPSection:
     Args:
         dp: The budget.
         lower: Whether the rate is the rule's, and lowered to what the noise allows.
+
+    Returns:
+        A copy; a share of averaged rounds that the plan gives stays as it is.
     """
     average = AVERAGE if dp.average is None else dp.average
     return replace(dp, average=average, lower_rate=lower or dp.lower_rate)
@@ -104,6 +110,9 @@ def tuned_train(
         model: The plan's model.
         given: The keys of the section that the plan gives.
         summed: Whether the hub takes the step on a sum; otherwise sites take it, and the hub adds the momentum.
+
+    Returns:
+        A copy; the keys in `given` stay as they are.
     """
     ours: dict[str, Any] = {**TUNED, "optimizer": "momentum" if summed else "sgd", "lr": tuned_rate(model, dp)}
     if not summed:

@@ -29,7 +29,6 @@ __all__ = [
     "ServerOptimizer",
     "State",
     "find_server_optimizer",
-    "server_optimizers",
 ]
 
 State = dict[str, NDArray[Any]]
@@ -168,11 +167,6 @@ _OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "fedyogi": FedYogi,
     "fedadagrad": FedAdagrad,
 }
-
-
-def server_optimizers() -> dict[str, Callable[..., ServerOptimizer]]:
-    """All server optimizers by name."""
-    return dict(_OPTIMIZERS)
 
 
 def find_server_optimizer(spec: str | Mapping[str, Any]) -> ServerOptimizer:

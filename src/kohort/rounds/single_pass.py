@@ -23,7 +23,7 @@ from kohort.models.rows import Rows, stack
 from kohort.privacy.dp.factorisation import column_norm, noise_weights
 from kohort.protocol.plan.phases import DPSection, TrainingPhase
 from kohort.protocol.site import Site
-from kohort.rounds.phase_rows import rows_of
+from kohort.rounds.phase_rows import reported_rows, rows_of
 
 __all__ = ["single_pass_round"]
 
@@ -89,7 +89,7 @@ def _step(
         noise += weight * gaussian(key, network.parameter_count, label=earlier.to_bytes(4, "little"))
     noisy = total + sigma * dp.clip * column_norm(rounds) * noise
     # The expected batch, so that the number of rows in it stays with the site.
-    gradient = noisy * (rounds / rows.count) + phase.train.l2 * start
+    gradient = noisy * (rounds / reported_rows(site, phase)) + phase.train.l2 * start
     return np.asarray(start - phase.train.lr * gradient, dtype=network.dtype)
 
 

@@ -62,7 +62,15 @@ def _taking(take: Callable[[str, bytes], None]) -> Callable[[str, Payload], None
 
 
 def trust_of(site: Site) -> Trust:
-    """Whom a site relies on in a sum: its roster says who is a peer, and whether there is a key-holder."""
+    """Whom a site relies on in a sum: its roster says who is a peer, and whether there is a key-holder.
+
+    Args:
+        site: The site, with its approved plan.
+
+    Returns:
+        Its keys, its roster, the key-holder or None, its policy's least number of sites, and the colluders that the
+        plan allows for (1 without a secure sum).
+    """
     secure = site.plan.secure
     return Trust(
         site.identity,

@@ -62,6 +62,7 @@ Contribute = Callable[[Site, Request, SumContext, Mapping[str, bytes]], tuple[In
 """(site, request, what binds the sum, its public inputs) -> the site's integers and the rows behind them."""
 Over = Callable[[Site, Request, Mapping[str, bytes]], Collection[str] | None]
 """(site, request, public inputs of a sum) -> the sites that must all be in its total; None when the scheme decides."""
+Says = Callable[[Site, Request], int]
 _ROUTING = frozenset({"inbox", "session", "left_out"})
 """What a request of a sum carries besides public inputs."""
 
@@ -121,6 +122,8 @@ class SumTask(Task):
     """The unit of counts in its totals, and the least count a key-holder opens as it is; None where there are none."""
     signed: bool = False
     """Whether a key-holder signs its totals, so that sites can rely on what it rounded."""
+    says: Says | None = None
+    """The rows that the ledger and messages name, where a sum is of a part of a site's rows; see `Release.said`."""
     over: Over = lambda *_: None
     """Which sites must all be in the total. A site refuses at the first step where it is not among them, and confirms
     no other list of survivors."""
@@ -130,7 +133,7 @@ class SumTask(Task):
         return self.family if self.booked(approved) else ""
 
     def context(self, session: SumSession, round_number: int, length: int, view: bytes) -> SumContext:
-        """What binds one sum of this task."""
+        """The context that a sum's keys are bound to."""
         return session.context(self.name, round_number, length=length, modulus=self.modulus, bits=self.bits, view=view)
 
 
@@ -145,6 +148,7 @@ class _About(TypedDict, total=False):
     grouped: Callable[[ApprovedPlan], bool]
     small_cells: Callable[[ApprovedPlan], tuple[int, int]] | None
     signed: bool
+    says: Says
     over: Over
 
 
@@ -169,17 +173,20 @@ def sum_task(name: str, contribute: Contribute, **about: Unpack[_About]) -> SumT
         else:
             part = session.resume(name, request.round, step=step)
         vector, rows = None, 0
+        said: int | None = 0  # a step without a contribution is about no rows, and says so where a site has none
         if step == chosen.contributes_at:
             if site.state(PublicInputs).view(part.inputs) != part.context.view:
                 raise IntegrityError("the public inputs changed while a secure sum was under way")
             vector, rows = contribute(site, request, part.context, part.inputs)
+            said = None if task.says is None else task.says(site, request)
             if vector.shape != (part.context.length,):
                 raise SiteError(f"task {name!r} gives {vector.size} numbers to a sum of {part.context.length}")
         blob = part.side.reply(step, request.payload.blobs["inbox"], vector)
         _note_survivors(site, task, request.round, part)
         if step == chosen.steps - 1:
             session.end(name, request.round)
-        return Release(payload=Payload(blobs={"answer": blob}), guarantee=part.side.claim(step, rows), rows=rows)
+        claim = part.side.claim(step, rows)
+        return Release(payload=Payload(blobs={"answer": blob}), guarantee=claim, rows=rows, said=said)
 
     task = SumTask(name=name, one=one, public=False, **about)
     return task

@@ -95,11 +95,23 @@ def _preflight_contract(approved: ApprovedPlan) -> Contract:
 
 
 def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan, *, also: Sequence[str] = ()) -> pl.DataFrame:
-    """`frame` with the columns of `schema` and `also`, without rows that lack consent, a target or, if
-    `missing = "drop"`, any value of a column of `schema`.
+    """The rows of a table that a plan uses: those with consent and a target, and without missing values if it says so.
 
-    A target of two numbers, or of few whole ones, is made of a type that says that it holds classes. A pre-flight alone
-    looks at all rows with consent.
+    A target of two numbers, or of few whole ones, gets a type that says that it holds classes. With `missing = "drop"`,
+    rows with a missing value in any column of `schema` are left out. A plan that only runs the pre-flight check keeps
+    all rows with consent.
+
+    Args:
+        frame: A site's table.
+        schema: What its columns are.
+        plan: The approved plan.
+        also: Further columns to keep; rows with missing values in them stay.
+
+    Returns:
+        The rows, with the columns of `schema` and `also` alone.
+
+    Raises:
+        DataError: The column with consents holds a word that is neither a consent nor a refusal.
     """
     if plan.data.preflight == "only":
         return consenting_rows(frame.select(*schema.columns, *also), schema.consent)
@@ -108,7 +120,17 @@ def usable_rows(frame: pl.DataFrame, schema: Schema, plan: Plan, *, also: Sequen
 
 
 def complete_rows(frame: pl.DataFrame, schema: Schema, plan: Plan, *, also: Sequence[str] = ()) -> pl.DataFrame:
-    """The same rows with the target as it stands in the table."""
+    """The rows that `usable_rows` gives, but with the target as it stands in the table.
+
+    Args:
+        frame: A site's table.
+        schema: What its columns are.
+        plan: The approved plan.
+        also: Further columns to keep; rows with missing values in them stay.
+
+    Returns:
+        The rows, with the columns of `schema` and `also` alone.
+    """
     frame = consenting_rows(frame.select(*schema.columns, *also), schema.consent)
     if plan.data.missing == "drop":
         return handle_missing(frame, list(schema.columns), "drop")

@@ -121,7 +121,17 @@ def _parties(ready: RunContext, sites: frozenset[str]) -> dict[str, Site]:
 
 
 def simulated_sites(population: Population, plan: Plan, streams: Streams, ledger: Ledger) -> dict[str, Site]:
-    """The sites of a simulation, each with its part of the one frame, its own streams and its chain in `ledger`."""
+    """The sites of a simulation, each with its part of the one frame, its own streams and its chain in `ledger`.
+
+    Args:
+        population: The rows of all sites, in one frame.
+        plan: The plan; its policy is every site's own.
+        streams: Randomness of the run, from which each site's streams are derived by its name.
+        ledger: Where every release is written.
+
+    Returns:
+        The sites by name. They share the frame without a copy.
+    """
     bounds = population.starts.tolist()
     return {
         name: Site(

@@ -354,17 +354,14 @@ def load_plan(raw: Mapping[str, Any], *, complete: bool = False) -> Plan:
     """Validate a mapping into a plan.
 
     Args:
-        raw: The sections of a plan file, as TOML reads them. Deprecated keys are read under their new names, with a
-            `FutureWarning` each.
-        complete: Whether `raw` spells out every default, as `Plan.to_mapping` writes it. A key at its default then
-            does not count as given.
+        raw: The sections of a plan file, as TOML reads them. Each key under a deprecated name gives a `FutureWarning`.
+        complete: `raw` spells out every default, as `Plan.to_mapping` does; keys at a default are not taken as given.
 
     Returns:
         The validated plan.
 
     Raises:
-        ConfigError: A section or key is unknown, a value does not fit, or a key is given that nothing reads; the
-            message names the key, and the nearest valid one where it is unknown.
+        ConfigError: A section or key is unknown (a hint names the nearest), a value does not fit, or a key is unread.
     """
     plan = _validated_plan(without_deprecated_keys(raw))
     if complete:
@@ -462,7 +459,11 @@ def _leaves(values: Any, place: str) -> Iterator[tuple[str, str]]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a plan, built from the sections and the registered methods."""
+    """The JSON Schema of a plan, built from the sections and the registered methods.
+
+    Raises:
+        ConfigError: Two sections or methods define different types of the same name.
+    """
     from pydantic import TypeAdapter
 
     properties = {name: TypeAdapter(section).json_schema() for name, section in _SECTIONS.items()}

@@ -28,7 +28,19 @@ class Signers:
 
 
 def signers_of(place: Backend, streams: Streams, folder: RunFolder | None) -> Signers:
-    """A deployment's hub signs everything; simulated parties have keys of the seed, and the user signs the whole."""
+    """Who signs the ledger of a run.
+
+    The hub of a deployment signs everything with its own key. In a simulation, sites and hub have keys that follow from
+    the seed, and the user's key seals the whole if a folder is written.
+
+    Args:
+        place: Where the run takes place.
+        streams: Randomness of the run.
+        folder: Where the run is written; None where nothing is.
+
+    Returns:
+        The signers. `notes` says so where the user's key cannot be kept, and a key of this run alone signs.
+    """
     hub = place.hub_identity(streams)
     if hub is not None:
         own = signer_of(hub)
@@ -69,7 +81,12 @@ def open_ledger(folder: RunFolder | None, signers: Signers, *, run: str, goes_on
 
 
 def seal_ledger(ledger: Ledger, receipts: Receipts) -> None:
-    """Sign the ledger's head, however the run ended."""
+    """Sign the ledger's head, however the run ended, and close both files.
+
+    Args:
+        ledger: The ledger of the sites' releases.
+        receipts: The hub's receipts, whose head the seal names.
+    """
     try:
         ledger.seal(receipts=(receipts.length, receipts.head), hub_key=receipts.public)
     finally:

@@ -77,7 +77,14 @@ def rows_of_sites(counted: Mapping[str, int], target: str | None, *, drops: bool
 
 
 def shown(entries: Sequence[LeftOut]) -> list[str]:
-    """The entries as sentences."""
+    """The entries as sentences.
+
+    Args:
+        entries: What was left out, as a reader may be told.
+
+    Returns:
+        One sentence per entry.
+    """
     return [f"{_count(entry.count)} {entry.what} {entry.done}: {entry.why}" for entry in entries]
 
 

@@ -71,8 +71,12 @@ def plan_faults(plan: Plan) -> Iterator[None]:
     Args:
         plan: The plan that is carried out.
 
+    Returns:
+        A context manager for the work at the sites.
+
     Raises:
         ConfigError: Training diverged at the sites, or a site does not know its rows of low risk.
+        SiteError: The sites failed for any other reason.
     """
     try:
         yield
@@ -90,10 +94,13 @@ def plan_faults(plan: Plan) -> Iterator[None]:
 
 
 def place_of_key(key: str) -> str | None:
-    """The dotted name of a plan key, by its last part alone; None where no section has one, as "train.lr" for "lr".
+    """The dotted name of a plan key, from its last part alone.
 
     Args:
-        key: The last part, as somebody may write it for an option.
+        key: The last part, as somebody may write it for an option, such as "lr".
+
+    Returns:
+        The dotted name, such as "train.lr"; None where no section has such a key.
     """
     if key in {"epsilon", "delta", "clip", "accountant"}:
         return f"method.dp.{key}"

@@ -38,6 +38,10 @@ def note_last_day(folder: Path, *, days: int, today: date) -> None:
 def drop_overdue(folder: Path, *, today: date) -> Path | None:
     """Delete the rows of a run if their last day is over.
 
+    Args:
+        folder: The run folder.
+        today: The day to compare with; on the last day itself rows stay.
+
     Returns:
         The path of the deleted table; None when nothing was deleted.
 

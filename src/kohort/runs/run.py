@@ -1,7 +1,7 @@
 """Run a plan from beginning to end: rows, sites, approval, enrolment, method, evaluation, files.
 
-`run` is what the command line, the Python face and the studies all call. It keeps its word about files: nothing is
-written before the plan and the data are found good, every file is whole or absent, and `run.json` comes last.
+`run` is what the command line, the Python API and the studies all call. Guarantee: nothing is written before the plan
+and the data are found good, every file is whole or absent, and `run.json` comes last.
 """
 
 from __future__ import annotations
@@ -72,21 +72,24 @@ def run(
     """Run `plan` from beginning to end.
 
     Args:
-        plan: what everybody approved.
-        out: a folder for model, ledger and `run.json`; without it nothing is written.
-        seed: the same seed gives the same bytes; 0 when none is given.
-        secure_random: draw from the operating system instead, so that nobody can repeat the run.
-        resume: go on with an interrupted run in `out`, to the same bytes as if it had never stopped; begin it when
+        plan: What everybody approved.
+        out: A folder for model, ledger and `run.json`; without it nothing is written.
+        seed: The same seed gives the same bytes; 0 when none is given.
+        secure_random: Draw from the operating system instead, so that nobody can repeat the run.
+        resume: Go on with an interrupted run in `out`, to the same bytes as if it had never stopped; begin it when
             nothing was begun there.
-        force: overwrite what is in `out`.
-        tables: by name, instead of the files that the plan names.
+        force: Overwrite what is in `out`.
+        tables: By name, instead of the files that the plan names.
         watch: Called after every round. If it raises, the run stops with everything in place to resume it.
         many: False asks sites one by one.
-        backend: where the sites are; by default in this process.
-        baselines: also fit, in a simulation, a regression to each site's rows and to all of them, to compare with.
+        backend: Where the sites are; by default in this process.
+        baselines: Also fit, in a simulation, a regression to each site's rows and to all of them, to compare with.
+
+    Returns:
+        The model, its measures on test rows, and everything that was disclosed.
 
     Raises:
-        KohortError: the plan, the data or a site is at fault, or training diverged.
+        KohortError: The plan, the data or a site is at fault, or training diverged.
     """
     began, cpu_began = perf_counter(), process_time()
     require_training(plan)

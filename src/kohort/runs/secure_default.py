@@ -82,10 +82,13 @@ def _is_plain_by_default(method: str) -> bool:
 
 
 def too_few_for_sum(sites: int) -> RefusedError:
-    """What is said where a plan sums over one or two sites, each of which could read the other.
+    """The error of a plan that sums over one or two sites, each of which could read the other's numbers.
 
     Args:
         sites: How many take part.
+
+    Returns:
+        The error, for the caller to raise.
     """
     hint = (
         "Add a site, deal one table out to three or more (sites.count), or do without: "

@@ -123,6 +123,9 @@ def schema_of(section: DataSection, columns: list[str], *, codebook: Schema | No
 
     Raises:
         ConfigError: The declarations contradict each other or name an unknown column.
+
+    Returns:
+        The schema, with a role for every column of the table.
     """
     kinds = dict(section.kinds)
     if section.target is not None:

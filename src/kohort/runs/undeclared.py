@@ -67,12 +67,15 @@ MEASURED = "holds numbers written as text"
 
 
 def undeclared_columns(frames: Mapping[str, pl.DataFrame], plan: Plan, *, default: Role | None) -> Undeclared:
-    """Columns that nobody named, that would be features, and that at some site are no features.
+    """Columns that nobody named and that would be features, but at some site do not look like features.
 
     Args:
         frames: The tables by site.
         plan: The plan.
         default: The role that columns without one have in a named dataset, whose texts are known and stay.
+
+    Returns:
+        The columns with the reason for each; none where the plan names its features.
     """
     section = plan.data
     if section.features != "rest" and default is None:
@@ -95,6 +98,9 @@ def number_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[str]:
     Args:
         frames: The tables of the sites.
         schema: What their columns are.
+
+    Returns:
+        One note per column, with what to write in the plan.
     """
     found: dict[str, None] = {}
     for frame in frames:
@@ -107,11 +113,14 @@ def number_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[str]:
 
 
 def missing_code_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[str]:
-    """Numbers such as -999 that are about to be learned as numbers, although they seem to mean a missing value.
+    """Notes on numbers such as -999, which seem to mean a missing value and would be learned as numbers.
 
     Args:
         frames: The tables of the sites.
-        schema: What their columns are; declared bounds, bins and categories say what a number is.
+        schema: What their columns are. Columns with declared bounds, bins or categories are passed over.
+
+    Returns:
+        One note per column, with what to write in the plan.
     """
     target = [] if schema.target is None else [schema.target]
     open_ = [name for name in (*schema.inputs, *target) if not _says_what_numbers_are(schema.columns[name])]

@@ -63,7 +63,15 @@ def task_of(column: pl.Series, spec: ColumnSpec, *, declared: Task | None = None
 
 
 def kind_for(task: Task | None, kind: str | None, target: str) -> Literal["number", "category"] | None:
-    """The kind of a target that `task` asks for; None where nothing is asked.
+    """The kind of a target that `task` asks for.
+
+    Args:
+        task: "classification", "regression", or None where nothing is asked.
+        kind: The declared kind of the target, or None.
+        target: Name of the target, for errors.
+
+    Returns:
+        "category" for classification, "number" for regression; None where nothing is asked.
 
     Raises:
         ConfigError: Another kind is declared.
@@ -87,6 +95,9 @@ def settle_target(frame: pl.DataFrame, target: str | None, spec: ColumnSpec | No
         frame: The table.
         target: The column to predict.
         spec: What is declared about it; nothing is changed where something is.
+
+    Returns:
+        The table, whose target holds whole numbers or texts if it is one of classes; otherwise the table as it is.
     """
     if target is None or spec is None or spec.declared_kind is not None or target not in frame.columns:
         return frame
@@ -99,7 +110,14 @@ def settle_target(frame: pl.DataFrame, target: str | None, spec: ColumnSpec | No
 
 
 def answer_of(dtype: pl.DataType) -> Answer:
-    """The name of a target's type, as a schema stores it."""
+    """The name of a target's type, as a schema stores it.
+
+    Args:
+        dtype: The polars type of the target.
+
+    Returns:
+        "boolean", "integer", "float", "date" (a day), "time" (any other temporal type) or "text".
+    """
     if dtype == pl.Boolean:
         return "boolean"
     if dtype.is_integer():
@@ -118,6 +136,9 @@ def as_answer(classes: pl.Series, spec: ColumnSpec, *, is_number: bool) -> pl.Se
         classes: Class names as text.
         spec: What is known about the target.
         is_number: Whether its domain is one of numbers, for models that know no more.
+
+    Returns:
+        The classes in that type; they stay texts where one of them is no such number.
     """
     answer = spec.answer or ("integer" if is_number else "text")
     if answer == "boolean":
@@ -137,6 +158,9 @@ def number_as_answer(numbers: pl.Series, spec: ColumnSpec) -> pl.Series:
     Args:
         numbers: The numbers that a model predicts.
         spec: What is known about the target.
+
+    Returns:
+        Dates or times for a target of these; otherwise the numbers as they are.
     """
     if spec.answer == "date":
         return numbers.round().cast(pl.Int32).cast(pl.Date)

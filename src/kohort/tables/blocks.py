@@ -218,7 +218,18 @@ Block: TypeAlias = CategoryBlock | NumberBlock | ItemsBlock
 
 
 def block_for(name: str, spec: ColumnSpec, domain: ColumnDomain, encoding: Encoding, *, impute: bool = False) -> Block:
-    """The block of one input column."""
+    """The block of one input column.
+
+    Args:
+        name: The column.
+        spec: What the schema declares about it.
+        domain: Its domain, whose kind decides the block.
+        encoding: How a category becomes numbers.
+        impute: Whether a missing value that the domain has no place for is filled in; sets of items have none.
+
+    Returns:
+        The block.
+    """
     if domain.kind == "category":
         return CategoryBlock(name=name, spec=spec, domain=domain, encoding=encoding, impute=impute)
     if domain.kind == "number":
@@ -227,7 +238,17 @@ def block_for(name: str, spec: ColumnSpec, domain: ColumnDomain, encoding: Encod
 
 
 def encode_generalised(block: Block, column: pl.Series, out: Floats, hierarchy: Taxonomy | None) -> None:
-    """Encode a column of cell texts; each distinct text is parsed once."""
+    """Encode a column of cell texts; each distinct text is parsed once.
+
+    Args:
+        block: The block of the column.
+        column: Texts of cells (`kohort.tables.cells`), or plain values of another type.
+        out: Where the encoding goes, [rows, features of the block].
+        hierarchy: The hierarchy that labels come from; None where there are none.
+
+    Raises:
+        DataError: A cell cannot be read, is missing or outside the domain, or a label comes without its hierarchy.
+    """
     if isinstance(block, ItemsBlock):
         block.encode_generalised(column, out, hierarchy)
         return

@@ -95,7 +95,14 @@ Cell: TypeAlias = Interval | ValueSet | Label | Suppressed
 
 
 def canonical_text(value: object) -> str:
-    """The text of a plain value: false/true for booleans, no `.0` on whole numbers, texts unchanged."""
+    """The text of a plain value: false/true for booleans, no `.0` on whole numbers, texts unchanged.
+
+    Args:
+        value: The value.
+
+    Returns:
+        The text by which values are compared and stored.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -104,7 +111,13 @@ def canonical_text(value: object) -> str:
 
 
 def format_cell(cell: Cell | str | float | bool | None) -> str | None:
-    """The text form of a cell; None, a missing value, stays None.
+    """The text form of a cell.
+
+    Args:
+        cell: A generalised cell or a plain value.
+
+    Returns:
+        The text, from which `parse_cell` reads the cell again; None for None, a missing value.
 
     Example:
         >>> format_cell(ValueSet(("b", "a")))
@@ -126,7 +139,13 @@ def format_cell(cell: Cell | str | float | bool | None) -> str | None:
 
 
 def parse_cell(text: str | None) -> Cell | str | None:
-    """The inverse of `format_cell`; a plain value comes back as its text.
+    """The inverse of `format_cell`.
+
+    Args:
+        text: The text of a cell; None is a missing value.
+
+    Returns:
+        The generalised cell; the text of a plain value; None for None.
 
     Raises:
         DataError: The text looks like a set or an interval and is not well-formed.

@@ -162,7 +162,15 @@ class CodeTree:
 
 
 def in_column(column: str, text: str) -> str:
-    """The text of an item or label where items of several columns are one set: with the column it is of."""
+    """The text of an item or a label with the column it is of, for items of several columns that are one set.
+
+    Args:
+        column: Name of the column.
+        text: The item or label.
+
+    Returns:
+        `column=text`.
+    """
     return f"{column}={text}"
 
 
@@ -201,12 +209,28 @@ class JoinedTrees(CodeTree):
 
 
 def icd9(column: str, items: Sequence[str]) -> Hierarchy:
-    """ICD-9-CM codes, with or without their dot: code, category, ten categories, chapter, nothing."""
+    """A hierarchy of ICD-9-CM codes: code, category, ten categories, chapter, `*`.
+
+    Args:
+        column: Name of the column.
+        items: The codes, with or without their dot; a text that is no code gets labels of its own kind.
+
+    Returns:
+        The hierarchy.
+    """
     return CodeTree(column, "icd9").hierarchy(items)
 
 
 def icd10(column: str, items: Sequence[str]) -> Hierarchy:
-    """ICD-10 codes, with or without their dot: code, subcategory, category, ten categories, chapter, nothing."""
+    """A hierarchy of ICD-10 codes: code, subcategory, category, ten categories, chapter, `*`.
+
+    Args:
+        column: Name of the column.
+        items: The codes, with or without their dot; a text that is no code gets labels of its own kind.
+
+    Returns:
+        The hierarchy.
+    """
     return CodeTree(column, "icd10").hierarchy(items)
 
 

@@ -320,19 +320,47 @@ class NumberBlock:
 
 
 def missing_error(name: str, count: int) -> DataError:
-    """Missing values where the domain has no place for them."""
+    """The error for missing values that the domain has no place for.
+
+    Args:
+        name: The column.
+        count: How many rows lack a value.
+
+    Returns:
+        The error, to be raised.
+    """
     hint = 'Fill them in, set missing = "drop", or declare the column nullable'
     return DataError(f"column {name!r} has {count:,} missing value(s) that the model does not know", hint=hint)
 
 
 def unseen_error(name: str, count: int) -> DataError:
-    """Values outside the domain."""
+    """The error for values outside the domain.
+
+    Args:
+        name: The column.
+        count: How many rows have one.
+
+    Returns:
+        The error, to be raised; it shows no value.
+    """
     hint = 'Declare the categories, or list the column in "other" to give unseen ones a category of their own'
     return DataError(f"column {name!r} has {count:,} row(s) with a value outside its known categories", hint=hint)
 
 
 def leaves_of(name: str, label: Label, hierarchy: Taxonomy | None) -> tuple[str, ...]:
-    """The values below a label, which only a hierarchy can tell."""
+    """The values below a label.
+
+    Args:
+        name: The column.
+        label: A label that a cell was released as.
+        hierarchy: The hierarchy that the label comes from.
+
+    Returns:
+        The values.
+
+    Raises:
+        DataError: There is no hierarchy, or it lacks the label.
+    """
     if hierarchy is None:
         hint = "Give the hierarchies the table was generalised with"
         raise DataError(f"column {name!r} holds labels of a taxonomy but has no hierarchy", hint=hint)

@@ -162,6 +162,12 @@ def looks_like_data(rows: Sequence[Sequence[str]]) -> bool:
     It names columns where a text, or a year, stands above other numbers or dates; it holds values where only numbers or
     dates stand above numbers or dates. A few words may be among those: names that stand in another line are. Where
     nothing tells, the first line is taken for names, as in most files.
+
+    Args:
+        rows: The cells of the first lines of a file.
+
+    Returns:
+        True if the first line holds values, False if it names columns.
     """
     first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     if not below:

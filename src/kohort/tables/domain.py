@@ -116,6 +116,9 @@ def learn_domain(frame: pl.DataFrame, schema: Schema, *, missing: Gaps | None = 
             has one when the schema declares it nullable or when a null is seen; seeing one makes the domain a learned
             one.
 
+    Returns:
+        The domain of each of these columns; `declared` is False where a row was asked.
+
     Raises:
         DataError: The table lacks a column, or a number column holds no number.
     """
@@ -135,7 +138,14 @@ def learn_domain(frame: pl.DataFrame, schema: Schema, *, missing: Gaps | None = 
 
 
 def undeclared_columns(schema: Schema) -> tuple[str, ...]:
-    """The inputs, and the target, whose domain the schema does not declare."""
+    """The inputs, and the target, whose domain the schema does not declare.
+
+    Args:
+        schema: The resolved schema.
+
+    Returns:
+        The names of the inputs, and of the target, for which it declares no categories, bounds or bins.
+    """
     names = [*schema.inputs, *(() if schema.target is None else (schema.target,))]
     return tuple(name for name in names if not _is_declared(schema.columns[name]))
 
@@ -162,7 +172,15 @@ def declared_column(schema: Schema, name: str, *, missing: Gaps | None = None) -
 
 
 def declared_domain(schema: Schema, *, missing: Gaps | None = None) -> Domain | None:
-    """The domain when the schema declares every part of it, so that no row has to be asked; None otherwise."""
+    """The domain of a schema that declares every part of it, so that no row has to be asked.
+
+    Args:
+        schema: The resolved schema.
+        missing: As in `learn_domain`.
+
+    Returns:
+        The domain; None where some column is undeclared.
+    """
     if undeclared_columns(schema):
         return None
     names = [*schema.inputs, *(() if schema.target is None else (schema.target,))]
@@ -171,6 +189,12 @@ def declared_domain(schema: Schema, *, missing: Gaps | None = None) -> Domain | 
 
 def merge_domains(domains: Sequence[Domain]) -> Domain:
     """One domain that holds all: union of categories, widest bounds, missing where any has it.
+
+    Args:
+        domains: The domain of each site, over the same columns.
+
+    Returns:
+        The merged domain.
 
     Raises:
         ConfigError: No domain is given.
@@ -187,7 +211,15 @@ def merge_domains(domains: Sequence[Domain]) -> Domain:
 
 
 def column_kind(spec: ColumnSpec, dtype: pl.DataType) -> ColumnKind:
-    """What the schema declares, else what the type of the column says."""
+    """What the schema declares, else what the type of the column says.
+
+    Args:
+        spec: What the schema declares about the column.
+        dtype: Its polars type, which decides where no kind is declared.
+
+    Returns:
+        "number", "category" or "items"; dates and times are numbers.
+    """
     if spec.declared_kind is not None:
         return spec.declared_kind
     if isinstance(dtype, pl.List):
@@ -196,7 +228,17 @@ def column_kind(spec: ColumnSpec, dtype: pl.DataType) -> ColumnKind:
 
 
 def number(column: pl.Series) -> pl.Series:
-    """The column as 64-bit floats; a date counts days, a time microseconds. Text that is no number is an error."""
+    """The column as 64-bit floats: dates in days since 1970, dates with a time and durations in microseconds.
+
+    Args:
+        column: Numbers, truth values, dates and times, or texts that are numbers.
+
+    Returns:
+        The numbers; null stays null.
+
+    Raises:
+        DataError: Some text is no number, or the type cannot be one.
+    """
     if isinstance(column.dtype, pl.Datetime | pl.Duration):
         return column.dt.cast_time_unit("us").to_physical().cast(pl.Float64)
     if column.dtype.is_temporal():
@@ -219,6 +261,12 @@ def number_like(column: pl.Series, bounds: tuple[float, float] | None) -> pl.Ser
     Args:
         column: A column of rows to predict, whose dates may be of another type than those of the training rows.
         bounds: The bounds of the domain.
+
+    Returns:
+        The numbers; null stays null.
+
+    Raises:
+        DataError: Some text is no number and no date.
     """
     if column.dtype == pl.String and column.cast(pl.Float64, strict=False).null_count() > column.null_count():
         column = found if (found := dates_of(column)) is not None else column
@@ -230,7 +278,17 @@ def number_like(column: pl.Series, bounds: tuple[float, float] | None) -> pl.Ser
 
 
 def category_text(column: pl.Series) -> pl.Series:
-    """The column as text: false/true, whole numbers without `.0`, all else as it prints."""
+    """The column as text: false/true, whole numbers without `.0`, all else as it prints.
+
+    Args:
+        column: A column of one value per row.
+
+    Returns:
+        The texts; null stays null.
+
+    Raises:
+        DataError: The column holds lists.
+    """
     if column.dtype == pl.String:
         return column
     if column.dtype.is_float():
@@ -245,7 +303,14 @@ def category_text(column: pl.Series) -> pl.Series:
 
 
 def item_lists(column: pl.Series) -> pl.Series:
-    """The column as lists of text; a text cell is split at `;`, blanks and repeats removed."""
+    """The column as lists of texts, without blanks at their ends, empty items and repeats.
+
+    Args:
+        column: Lists, or one text per row with `;` between items.
+
+    Returns:
+        The lists, items in their first order; null stays null.
+    """
     if isinstance(column.dtype, pl.List):
         lists = column.cast(pl.List(pl.String))
     else:

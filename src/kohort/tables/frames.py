@@ -15,14 +15,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError
 from kohort.files import require_new, write_atomic
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.memory import LIBRARIES, cell_bytes, require_address_space, require_memory
+from kohort.tables.missing import Missing, complete_rows, complete_where, handle_missing, none_complete
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
 from kohort.tables.text_types import NULL_MARKERS
@@ -52,7 +51,6 @@ __all__ = [
     "write_table",
 ]
 
-Missing = Literal["drop", "category"]
 Format = Literal["csv", "tsv", "parquet", "arrow"]
 ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR = ";", "|"
 ENDINGS: dict[str, Format] = {
@@ -108,6 +106,9 @@ def read_table(
         separator: Separator of CSV cells; found from the file when None.
         dates: Whether dates in a text file become ordered values; else they stay text.
 
+    Returns:
+        The table in plain column types.
+
     Raises:
         DataError: The table is absent, empty, damaged, ragged or of an unsupported type.
     """
@@ -160,7 +161,18 @@ def read_source(
 
 
 def check_finite(frame: pl.DataFrame, name: str = "the table") -> pl.DataFrame:
-    """NaN becomes null, for it means missing; infinity is an error that names the columns and counts."""
+    """Refuse infinite numbers, and make NaN null.
+
+    Args:
+        frame: The table.
+        name: What errors call it.
+
+    Returns:
+        The table with null for NaN.
+
+    Raises:
+        DataError: A number is infinite; the message names columns and counts.
+    """
     floats = [column for column, dtype in frame.schema.items() if dtype.is_float()]
     if not floats:
         return frame
@@ -183,58 +195,6 @@ def refuse_infinite(counts: Mapping[str, int], name: str) -> None:
     if found:
         hint = "Replace them by a finite number or leave the cells empty"
         raise DataError(f"{name} has infinite numbers in: {', '.join(found)}", hint=hint)
-
-
-def handle_missing(frame: pl.DataFrame, columns: Sequence[str], how: Missing) -> pl.DataFrame:
-    """`drop` keeps the rows that are complete in `columns`; `category` keeps every row, its nulls included.
-
-    With `category` a null stays null: every later step counts it as a value of its own.
-
-    Raises:
-        ConfigError: `how` is neither.
-        DataError: No row is complete.
-    """
-    where = complete_where(columns, how)
-    if where is None:
-        return frame
-    kept = frame.filter(pl.Series(_is_complete(frame, columns)))
-    if kept.height == 0:
-        raise none_complete(frame.height, len(columns))
-    return kept
-
-
-def complete_where(columns: Sequence[str], how: Missing) -> pl.Expr | None:
-    """The condition of the rows that `handle_missing` keeps; None where it keeps all.
-
-    Raises:
-        ConfigError: `how` is neither "drop" nor "category".
-    """
-    if how == "category":
-        return None
-    if how != "drop":
-        raise ConfigError(f"unknown way to handle missing values {how!r}", hint=nearest(how, ("drop", "category")))
-    return pl.all_horizontal(pl.col(name).is_not_null() for name in columns) if columns else None
-
-
-def none_complete(rows: int, columns: int) -> DataError:
-    """What is said where every row has a missing value."""
-    return DataError(
-        f"all {rows:,} rows have a missing value in one of {columns} columns",
-        hint='Set missing = "category", or drop the emptiest columns',
-    )
-
-
-def complete_rows(frame: pl.DataFrame) -> NDArray[np.int64]:
-    """The numbers of the rows without a missing value: those that `handle_missing` keeps with "drop"."""
-    return np.flatnonzero(_is_complete(frame, frame.columns)).astype(np.int64)
-
-
-def _is_complete(frame: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.bool_]:
-    found = np.ones(frame.height, np.bool_)
-    for name in columns:
-        if frame[name].null_count():
-            found &= frame[name].is_not_null().to_numpy()
-    return found
 
 
 def write_table(
@@ -272,7 +232,13 @@ def write_table(
 
 
 def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
-    """A polars copy of a pandas, polars or pyarrow table, and the kind to give back. A pandas index is not kept.
+    """Read a pandas, polars or pyarrow table into polars.
+
+    Args:
+        frame: The table; a pandas index is not kept.
+
+    Returns:
+        The table in plain column types, and the caller's kind for `to_native`.
 
     Raises:
         ConfigError: The object is no table kohort can read.
@@ -304,7 +270,18 @@ def _plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:
-    """The frame in the caller's kind."""
+    """The frame in the caller's kind.
+
+    Args:
+        frame: The table.
+        kind: The kind that `from_native` gave.
+
+    Returns:
+        A polars, pandas or pyarrow table.
+
+    Raises:
+        ConfigError: The kind needs pyarrow, which is not installed.
+    """
     if kind is FrameKind.POLARS:
         return frame
     try:
@@ -331,13 +308,27 @@ def order_tells(frame: pl.DataFrame, columns: Sequence[str], person: str | None)
 
 
 def in_value_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows in the order of their values, column after column: an order that tells nothing more."""
+    """The rows in the order of their values, column after column: an order that tells nothing more.
+
+    Args:
+        frame: The table.
+
+    Returns:
+        The sorted rows, null first.
+    """
     keys = value_order(frame.schema)
     return frame.sort(keys, nulls_last=False, maintain_order=False) if keys else frame
 
 
 def value_order(schema: Mapping[str, pl.DataType]) -> list[pl.Expr]:
-    """What `in_value_order` sorts a table of these columns by."""
+    """The keys that `in_value_order` sorts by.
+
+    Args:
+        schema: The types of the table's columns.
+
+    Returns:
+        One key per column; a list is compared as the text of its items.
+    """
     return [
         pl.col(name).list.join(ITEM_SEPARATOR, ignore_nulls=True) if isinstance(kind, pl.List) else pl.col(name)
         for name, kind in schema.items()

@@ -185,7 +185,17 @@ class Hierarchy:
 
 
 def read_hierarchies(folder: str | Path) -> dict[str, Hierarchy]:
-    """All hierarchies of a folder by column: `age.csv`, or `anything_hierarchy_age.csv`; `-` in names reads as `_`."""
+    """Read the hierarchies of a folder, one CSV file per column.
+
+    Args:
+        folder: Holds `age.csv`, or `anything_hierarchy_age.csv`; `-` in a column's name reads as `_`.
+
+    Returns:
+        The hierarchies by column.
+
+    Raises:
+        DataError: There is no folder, no file in it, or a file is no hierarchy.
+    """
     source = Path(folder)
     if not source.is_dir():
         raise DataError(f"no folder {str(folder)!r}", hint="Give the folder that holds one CSV a column")

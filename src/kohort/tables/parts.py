@@ -70,7 +70,14 @@ def is_large(source: str, out: Path) -> bool:
 
 
 def row_count(table: pl.LazyFrame) -> int:
-    """Rows of a table."""
+    """Rows of a table.
+
+    Args:
+        table: A query; it is read in parts where its source allows it.
+
+    Returns:
+        The number of its rows.
+    """
     return int(table.select(pl.len()).collect(engine="streaming").item())
 
 
@@ -212,5 +219,13 @@ def _dealt(part: pl.DataFrame, limits: pl.DataFrame) -> dict[tuple[Any, ...], pl
 
 
 def free_name(wanted: str, taken: Sequence[str]) -> str:
-    """A name for a further column that no column has."""
+    """A name for a further column that no column has.
+
+    Args:
+        wanted: The name to use if it is free.
+        taken: Names of the columns.
+
+    Returns:
+        `wanted`, followed by `_` until no column has the name.
+    """
     return wanted if wanted not in taken else free_name(f"{wanted}_", taken)

@@ -350,17 +350,31 @@ def _columns(names: Sequence[str], declared: Declared) -> _Columns:
 def read_schema_file(path: Path) -> dict[str, Any]:
     """The declarations of a schema file: lists of names by role, and `[reading]`.
 
+    Args:
+        path: The TOML file; its keys may stand in a table `[schema]`.
+
+    Returns:
+        The declarations by key, unchecked but for their keys.
+
     Raises:
         ConfigError: The file cannot be read or has an unknown key.
     """
     content = read_toml(path, "schema file")
-    found = {**{key: value for key, value in content.items() if key != "schema"}, **content.get("schema", {})}
+    found = {**{key: value for key, value in content.items() if key != "schema"}, **_section(content, "schema")}
+    _section(found, "reading")
     for key in found:
         if key not in (*SCHEMA_FILE_KEYS, "reading"):
             raise ConfigError(
                 f"unknown key {key!r} in the schema file", hint=nearest(key, (*SCHEMA_FILE_KEYS, "reading"))
             )
     return found
+
+
+def _section(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = content.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name} in the schema file is no table", hint=f"Write [{name}] and its keys below")
+    return section
 
 
 def _value(value: Any, name: str) -> Any:

@@ -92,6 +92,9 @@ def declare_missing(frame: pl.DataFrame, options: ReadingOptions) -> tuple[pl.Da
         frame: The table.
         options: Its `null_values`; a number means every cell of that number, however it is written.
 
+    Returns:
+        The table, and the number of cells that became null.
+
     Raises:
         DataError: A column is named that the table does not have.
     """
@@ -149,6 +152,9 @@ def with_dates(frame: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         frame: The table.
+
+    Returns:
+        The table; other columns are as they were.
     """
     changed = []
     for column in frame:

@@ -218,6 +218,9 @@ def wide_texts(frame: pl.DataFrame, *, declared: Collection[str] = ()) -> list[s
     Args:
         frame: The table.
         declared: Columns whose role the user named.
+
+    Returns:
+        The names of the columns, in table order.
     """
     texts = [column for column in frame if column.dtype in (pl.String, pl.Categorical, pl.Enum)]
     return [one.name for one in texts if one.name not in declared and one.n_unique() > MANY_CATEGORIES]
@@ -276,7 +279,14 @@ def person_of(identifiers: Sequence[str], person: str | None) -> str | None:
 
 
 def plain_name(name: str) -> str:
-    """A column's name in lower case, without accents, with `_` between its parts."""
+    """A column's name in lower case, without accents, with `_` between its parts.
+
+    Args:
+        name: The name, such as `Patient-ID` or `GrößeCm`.
+
+    Returns:
+        The plain name, such as `patient_id` or `groesse_cm`.
+    """
     german = name.translate(_GERMAN)
     plain = "".join(one for one in unicodedata.normalize("NFKD", german) if not unicodedata.combining(one))
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain)
@@ -339,6 +349,9 @@ def is_measured(known: pl.Series) -> bool:
 
     Args:
         known: A column of texts without missing values.
+
+    Returns:
+        True if the column is one of measurements; False for a column without texts.
     """
     sample = known.head(SAMPLE)
     return len(sample) > 0 and int(sample.str.contains(MEASURED).sum()) >= SHARE_OF_MEASURED * len(sample)

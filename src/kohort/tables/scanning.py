@@ -26,7 +26,14 @@ _PARTS = 20
 
 
 def is_parquet(source: str) -> bool:
-    """Whether a source is the path of a Parquet file that is there."""
+    """Whether a source is the path of a Parquet file that is there.
+
+    Args:
+        source: A path, or any other name of a table.
+
+    Returns:
+        True for an existing file with an ending of Parquet.
+    """
     path = Path(source)
     return ENDINGS.get(path.suffix.lower()) == "parquet" and path.is_file()
 
@@ -86,7 +93,13 @@ def spread_rows(table: pl.LazyFrame, columns: Sequence[str], most: int) -> pl.Da
 
 @contextmanager
 def readable(source: str) -> Iterator[None]:
-    """Errors of the reader as one error about the file; neither that nor what is printed meanwhile holds a cell.
+    """Turn every error of the Parquet reader into one about the file; no error and no output holds a cell.
+
+    Args:
+        source: Path of the file that the block reads.
+
+    Yields:
+        Nothing; the block reads the file.
 
     Raises:
         DataError: The file is damaged.

@@ -15,12 +15,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from kohort.errors import ConfigError, DataError, nearest, nearest_column
 from kohort.tables.codes import CodeTree, HierarchyText
-from kohort.toml import read_toml
 
 __all__ = ["ColumnKind", "ColumnSpec", "Role", "Schema"]
 
@@ -254,20 +252,6 @@ class Schema:
         return cls(columns=columns, dropped=_names(drop, "drop"), rest=rest, person=person)
 
     @classmethod
-    def from_toml(cls, path: str | Path) -> Schema:
-        """Read the arguments of `of` from a TOML file: top-level keys, or a table named `schema`."""
-        content = read_toml(Path(path), "schema file")
-        arguments = content.get("schema", content)
-        if not isinstance(arguments, dict):
-            raise ConfigError(f"'schema' in {str(path)!r} is not a table", hint="Write [schema] and its keys")
-        _refuse_unknown(arguments, OF_KEYS, "schema")
-        try:
-            return cls.of(**arguments)
-        except (TypeError, ValueError, AttributeError):
-            hint = "Use lists of names, and tables of lists for bins, bounds and categories"
-            raise ConfigError(f"a value in the schema {str(path)!r} has the wrong type", hint=hint) from None
-
-    @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Schema:
         """The inverse of `to_mapping`."""
         _refuse_unknown(mapping, ("columns", "dropped", "rest", "person"), "schema")
@@ -399,13 +383,6 @@ class Schema:
             for name, spec in self.columns.items()
             if spec.roles & INPUT_ROLES and not spec.roles & {Role.TARGET, Role.IDENTIFIER}
         )
-
-
-OF_KEYS = (
-    "target", "quasi", "sensitive", "identifiers", "items", "features", "drop",
-    "kinds", "bins", "bounds", "categories", "other", "nullable", "person", "weight", "hierarchies", "ancestors",
-    "ordered", "consent",
-)  # fmt: skip
 
 
 def _declares(spec: ColumnSpec) -> bool:

@@ -445,6 +445,12 @@ def _classes(frame: pl.DataFrame, target: str | None) -> Integers:
 def below_rule(rule: str) -> tuple[str, float] | None:
     """Column and limit of a rule "below:COLUMN:NUMBER"; None when the text is no such rule.
 
+    Args:
+        rule: The text.
+
+    Returns:
+        The column and the limit; None when the text is no such rule.
+
     Example:
         >>> below_rule("below:age:40")
         ('age', 40.0)
@@ -459,7 +465,14 @@ def below_rule(rule: str) -> tuple[str, float] | None:
 
 
 def rows_below(values: pl.Series, limit: float) -> pl.Series:
-    """Which cells lie below a number; a missing cell does not. The answer for a row depends on that row alone.
+    """Which cells lie below a number. The answer for a row depends on that row alone.
+
+    Args:
+        values: The column.
+        limit: The number.
+
+    Returns:
+        True or False per row; False for a missing cell.
 
     Raises:
         ConfigError: The column is not a number.

@@ -124,10 +124,13 @@ def _number_or_date(column: pl.Series, known: pl.Series, rules: TypeRules) -> tu
 
 
 def dates_of(column: pl.Series) -> pl.Series | None:
-    """The dates or times that a column of texts stands for, as a file's would be read; None if a text is none.
+    """Read a column of texts as dates or times, as those of a file are read.
 
     Args:
         column: The texts.
+
+    Returns:
+        Dates or times; None if some text is neither, or the column has no text.
     """
     known = _values(column)
     return None if known.is_empty() else _date(column, known, TypeRules())[0]

@@ -199,7 +199,21 @@ class KeptReceipts:
 
 
 def open_site_ledger(folder: Path | None, *, signer: Signer, hub_key: str) -> tuple[SiteLedger, KeptReceipts]:
-    """The ledger and the receipts of a site, with all that was written before; a line cut by a crash is removed."""
+    """The ledger and the receipts of a site, with all that was written before.
+
+    A last line that a crash cut short is removed. Keys that the ledger says the site gave up still verify old receipts.
+
+    Args:
+        folder: The ledger folder; None for a ledger in memory, without a past.
+        signer: Signs the heads of the ledger.
+        hub_key: The hub's public signing key, in hexadecimal; it must have signed every receipt.
+
+    Returns:
+        The ledger and the receipts.
+
+    Raises:
+        IntegrityError: A line of the ledger or a receipt was changed, removed or moved.
+    """
     lines: list[dict[str, Any]] = []
     receipts: list[dict[str, Any]] = []
     if folder is not None and (folder / LEDGER_FILE).is_file():

@@ -21,7 +21,6 @@ from kohort.privacy.guarantee import Guarantee, Public
 from kohort.privacy.ledger.ledger import LedgerContext
 from kohort.protocol.answers import Answers, answer
 from kohort.protocol.engine import first_objection
-from kohort.protocol.enrolment import rows_to_say
 from kohort.protocol.site import Site
 from kohort.protocol.task import Request
 from kohort.transport.high_water import HighWater, LedgerBehindError
@@ -264,7 +263,7 @@ class SiteServer:
             return reply if code == "contract" else self._kept(run, request, reply)
         encoded = answers.encoded if isinstance(answers.encoded, list) else answers.encoded.views()
         reply = self._line(incoming, request, status="answer", seconds=seconds, body=bytes(encoded[0]))
-        return self._kept(run, request, replace(reply, rows=rows_to_say(run.site, reply.rows)))
+        return self._kept(run, request, reply)
 
     def _kept(self, run: OpenedRun, request: Request, reply: ReplyMessage) -> ReplyMessage:
         run.store.keep(run.site, request, write_reply(reply, self._identity), formed=reply.status == "answer")

@@ -16,7 +16,7 @@ from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.itemsets.generalise import generalise
 from kohort.anonymity.itemsets.hierarchy import halves, item_tree
 from kohort.anonymity.itemsets.items import item_weights, read_items
-from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items, collect_items
+from kohort.anonymity.itemsets.kkm import KKmResult, anonymise_items
 from kohort.errors import ConfigError, DataError, RefusedError
 from kohort.tables.codes import icd9
 from kohort.tables.hierarchy import Hierarchy
@@ -188,22 +188,14 @@ def test_the_checker_counts_persons_like_the_brute_force() -> None:
             assert found.km == attacker_view(table["sex"].to_list(), table["codes"].to_list(), m, persons)
 
 
-def test_all_three_forms_of_items_give_one_release() -> None:
+def test_both_forms_of_items_give_one_release() -> None:
     lists = drawn(11, rows=60).with_columns(who=pl.Series(range(60)))
     texts = lists.with_columns(pl.col("codes").list.join("; "))
     bars = lists.with_columns(pl.col("codes").list.join("|"))
-    some = pl.when(pl.col("codes").list.len() == 0).then(pl.lit([None], dtype=pl.List(pl.String))).otherwise("codes")
-    repeated = lists.with_columns(some.alias("codes")).explode("codes")
     asked: dict[str, Any] = {"quasi": ["age", "sex"], "items": "codes", "k": 3}
     expected = anonymise_items(lists, **asked).frame["codes"].to_list()
-    for other in (texts, bars, collect_items(repeated, "who", "codes")):
+    for other in (texts, bars):
         assert anonymise_items(other, **asked).frame["codes"].to_list() == expected
-
-
-def test_rows_of_one_person_that_differ_are_refused() -> None:
-    table = pl.DataFrame({"who": [1, 1], "age": [30, 31], "codes": ["A", "B"]})
-    with pytest.raises(DataError, match="differ among the rows of one person: age"):
-        collect_items(table, "who", "codes")
 
 
 def test_empty_sets_stay_empty_and_long_m_is_no_problem() -> None:

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.anonymity.checker.measures import measure
+from kohort.anonymity.checker.combinations import combine
+from kohort.anonymity.checker.measures import measure, measure_combinations
 from kohort.anonymity.risk.identifiers import identifier_warnings
 from kohort.anonymity.risk.reidentification import (
+    PopulationUniqueness,
     assess_risk,
-    distinction_and_separation,
+    distinguishability,
     pitman_log_likelihood,
-    population_uniqueness,
+    risk_of_classes,
 )
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import format_cell
@@ -90,7 +92,8 @@ def test_bad_populations(options, error, message: str) -> None:
 
 @given(KEYS)
 def test_distinction_and_separation_pair_by_pair(rows) -> None:
-    found = distinction_and_separation(frame_of(rows), quasi=["q", "r"])
+    counted = combine(frame_of(rows).lazy(), quasi=["q", "r"])
+    found = distinguishability(counted, measure_combinations(counted).histogram)
     assert [one.columns for one in found] == [("q",), ("r",), ("q", "r")]
     for one, keys in zip(found, [[row[0] for row in rows], [row[1] for row in rows], rows], strict=True):
         pairs = [(left, right) for at, left in enumerate(keys) for right in keys[:at]]
@@ -121,13 +124,22 @@ def pitman_population(theta: float, alpha: float, rows: int, rng: np.random.Gene
     return of_row
 
 
+def uniqueness(sizes: list[int], *, population_size: int) -> PopulationUniqueness:
+    """The estimate for a sample with classes of these sizes."""
+    size, count = np.unique(sizes, return_counts=True)
+    histogram = list(zip(size.tolist(), count.tolist(), strict=True))
+    found = risk_of_classes(histogram, population_size=population_size).population
+    assert found is not None
+    return found
+
+
 def test_pitman_estimate_finds_the_uniques_of_a_known_population() -> None:
     rng = np.random.default_rng(7)
     population = pitman_population(50.0, 0.5, 12_000, rng)
     truth = np.count_nonzero(np.bincount(population) == 1) / len(population)
     sample = rng.choice(population, 1_200, replace=False)
     sizes = np.unique(sample, return_counts=True)[1]
-    found = population_uniqueness(sizes, population_size=len(population))
+    found = uniqueness(sizes.tolist(), population_size=len(population))
     assert found.model == "pitman"
     assert found.share == pytest.approx(truth, rel=0.25)
     # The sample's own uniqueness would be far off.
@@ -136,12 +148,12 @@ def test_pitman_estimate_finds_the_uniques_of_a_known_population() -> None:
 
 def test_zayatz_by_hand_and_at_the_ends() -> None:
     # N = 6, n = 4, sizes 1, 1, 2: h(1) = 4/6; h(2) = 2 * C(4, 3) / C(6, 4) = 8/15; P = (2 * 2/3) / (2 * 2/3 + 8/15).
-    found = population_uniqueness(np.array([1, 1, 2]), population_size=6)
+    found = uniqueness([1, 1, 2], population_size=6)
     assert found.model == "zayatz"
     assert found.share == pytest.approx(2 * (4 / 3) / (4 / 3 + 8 / 15) / 4)
-    assert population_uniqueness(np.array([1, 1, 2]), population_size=4).share == pytest.approx(0.5)
-    assert population_uniqueness(np.array([2, 3]), population_size=1000).share == 0.0
-    assert population_uniqueness(np.array([1, 1]), population_size=1000).share == pytest.approx(1.0)
+    assert uniqueness([1, 1, 2], population_size=4).share == pytest.approx(0.5)
+    assert uniqueness([2, 3], population_size=1000).share == 0.0
+    assert uniqueness([1, 1], population_size=1000).share == pytest.approx(1.0)
 
 
 @needs_data

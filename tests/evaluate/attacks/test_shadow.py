@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.reference.one_site import fit_one
 
 from kohort.errors import ConfigError
 from kohort.evaluate.attacks.finding import area_interval
 from kohort.evaluate.attacks.membership import log_odds
 from kohort.evaluate.attacks.shadow import halves, likelihood_ratios, train_shadows
 from kohort.models.dense.network import Network
-from kohort.models.dense.training import fit_one
 from kohort.models.options import Training
 from kohort.models.rows import Rows
 from kohort.models.scoring import probabilities

@@ -13,6 +13,7 @@ import pytest
 from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.models.files import load_model
 from kohort.privacy.dp.accounting import Event, epsilon_of
+from kohort.privacy.ledger.verify import read_lines
 from kohort.protocol import answers
 from kohort.rng import Streams
 from kohort.rounds import peers, sealed_messages
@@ -48,7 +49,8 @@ def carry_out(method: dict[str, Any], **options: Any) -> Outcome:
     """Run a small hybrid plan over six sites in two clusters."""
     sites = {"count": 3, "clusters": 2, "split": "iid", "low_risk": 0.4, **options.pop("sites", {})}
     raw = {
-        "data": {"table": "memory", "target": "ill", "features": "rest", "identifiers": ["person"], **DECLARED},
+        "data": {"table": "memory", "target": "ill", "features": "rest", "identifiers": ["person"], **DECLARED}
+        | options.pop("data", {}),
         "sites": sites,
         "model": {"kind": "logistic", **options.pop("model", {})},
         "train": {"batch": 16, "optimizer": "sgd", "lr": 4.0, "rounds": 3},
@@ -491,3 +493,25 @@ def test_a_round_beyond_the_plan_is_refused() -> None:
         job_training.train_phase = train_phase
     assert seen
     assert all("no round 99" in message for message in seen)
+
+
+def test_rows_outside_the_domain_show_in_no_count_of_any_phase(tmp_path: Path) -> None:
+    """Also not in phases of a part of the rows, nor among those held out: a hub sees these counts of each site."""
+    noisy = {"dp": {"epsilon": 2.0, "delta": 1e-4}, "batch": 0}
+    method = hybrid(PEERS | noisy, SERVER, judge={"rows": "high", "epsilon": 0.5})
+
+    def counts(name: str, outside: int) -> list[Any]:
+        frame = table().with_columns(
+            ill=pl.when(pl.int_range(pl.len()) % 50 < outside).then(pl.lit("unknown")).otherwise("ill")
+        )
+        carry_out(method, frame=frame, out=tmp_path / name, data={"kinds": {"ill": "category"}})
+        lines = read_lines(tmp_path / name / "ledger" / "ledger.jsonl")
+        return [
+            (line["site"], line["what"], line["round"], line["rows"], line["guarantee"].get("rows"))
+            for line in lines
+            if line["event"] == "release"
+        ]
+
+    usual = counts("usual", 0)
+    assert {line[1] for line in usual} >= {"peers.exchange", "train.phase", "peers.judge"}
+    assert counts("outside", 7) == usual

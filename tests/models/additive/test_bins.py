@@ -58,6 +58,42 @@ def test_a_heavy_cell_stays_alone() -> None:
     assert 0 not in set(places[1][~zero] - bins.starts[1])
 
 
+def ordered(counts: np.ndarray, *, missing: bool = False) -> list[int]:
+    """The bins of the cells of one ordered column, eight at most, of 20 persons at least."""
+    column = Column(name="x", first=0, features=1, kind="steps", cells=len(counts), missing=missing, ordered=True)
+    found: list[int] = make_bins((column,), [counts.astype(float)], bins=8, least=20).of_cell[0].tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    "heavy",
+    [[300, 0, 0, 400], [40, 0, 30, 300, 0, 0, 0, 400, 90], [0, 0, 500, 0, 500, 0, 0], [25, 24, 23, 0, 400, 0, 300, 22]],
+)
+def test_no_edge_says_whether_few_persons_or_none_are_between_heavy_cells(heavy: list[int]) -> None:
+    counts = np.asarray(heavy)
+    usual, empty = ordered(counts), np.flatnonzero(counts == 0)
+    for cell in empty:
+        for persons in (1, 2, 19):
+            more = counts.copy()
+            more[cell] = persons
+            assert ordered(more) == usual
+    between = [cell for cell in empty if counts[:cell].max(initial=0) >= 300 and counts[cell:].max() >= 300]
+    for cell in between:
+        more = counts.copy()
+        more[cell] = 20  # a bin of its own
+        assert max(ordered(more)) == max(usual) + 1
+
+
+def test_bins_of_ordered_cells_hold_enough_persons_and_are_numbered_without_gaps() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        counts = np.where(random.random(40) < 0.5, 0, random.integers(0, random.choice([3, 30, 300]), 40))
+        found = np.asarray(ordered(counts))
+        assert (np.diff(found) >= 0).all()
+        assert set(found) == set(range(found.max() + 1))
+        assert found.max() == 0 or np.bincount(found, weights=counts).min() >= 20
+
+
 def test_few_persons_of_rare_categories_join_the_nearest_bin() -> None:
     _, bins, held, _ = made(table())
     assert bins.of_cell[2].tolist()[:3] == [0, 1, 2]

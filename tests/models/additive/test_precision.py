@@ -1,20 +1,21 @@
-"""Values of a finished model have no digit that rows do not support."""
+"""Values of a finished model have no digit that rows do not support, and counts of bins are ranges."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from kohort.models.additive.precision import rounded_errors, rounded_values
+from kohort.models.additive.precision import rounded_counts, rounded_errors, rounded_values
 
 
-def test_a_value_moves_by_at_most_an_eighth_of_its_error_and_has_few_digits() -> None:
+def test_a_value_moves_by_at_most_a_quarter_of_its_error_and_has_few_digits() -> None:
     random = np.random.default_rng(0)
     errors = np.exp(random.normal(0, 2, (400, 2)))
     w = random.normal(0, 3, (400, 2))
     found = rounded_values(w, errors)
-    assert (np.abs(found - w) <= errors / 8).all()
-    steps = errors / 8  # a step lies between an eighth and a quarter of the error
-    assert len(np.unique(found / np.exp2(np.floor(np.log2(errors / 4))) % 1)) == 1
+    assert (np.abs(found - w) <= errors / 4).all()
+    steps = errors / 4  # a step lies between a quarter and half of the error
+    assert len(np.unique(found / np.exp2(np.floor(np.log2(errors / 2))) % 1)) == 1
     assert np.abs(found - w).mean() > (steps / 8).mean()
 
 
@@ -32,3 +33,24 @@ def test_errors_are_rounded_up_by_at_most_a_fifth_to_few_values() -> None:
     assert (found >= errors * (1 - 1e-12)).all()
     assert (found <= errors * 2**0.25).all()
     assert len(np.unique(found)) < 40
+
+
+@pytest.mark.parametrize(("least", "width"), [(1, 1), (7, 8), (10, 16), (20, 32), (32, 32)])
+def test_a_count_is_told_as_a_range_at_least_as_wide_as_the_fewest_persons_of_a_bin(least: int, width: int) -> None:
+    counts = np.arange(640.0)
+    told = rounded_counts(counts, least)
+    assert (rounded_counts(told, least) == told).all()  # hub and sites say the same of what was rounded already
+    assert told[0] == 0
+    assert (told[least:] >= least).all()
+    behind = {count: np.flatnonzero(told == count) for count in np.unique(told[least:])}
+    assert all(count in those for count, those in behind.items())
+    lowest, *others = [those[those >= least] for those in behind.values()]
+    assert (lowest[0], lowest[-1]) == (least, 2 * width - 1)
+    assert all(np.ptp(those) == width - 1 for those in others)
+
+
+def test_ranges_of_several_minimums_lie_in_one_another() -> None:
+    """Otherwise the ranges of one bin in a few plans would have little in common, and tell its count."""
+    counts = np.arange(1000.0)
+    starts = [set(np.flatnonzero(np.diff(rounded_counts(counts, least))[least:]) + least) for least in range(10, 70)]
+    assert all(later <= starts[0] for later in starts)

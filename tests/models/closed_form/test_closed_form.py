@@ -15,7 +15,7 @@ from tests.support.examples import examples
 from kohort.crypto.sums.scheme import FixedPoint
 from kohort.errors import ConfigError, DataError
 from kohort.methods.oneshot.newton import newton_length, newton_loss, newton_statistics, newton_step
-from kohort.methods.oneshot.paper_factors import factor_of_site, merge_at_once, merge_incremental, solve_factors
+from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental, solve_factors
 from kohort.models.closed_form import statistics as closed_form
 from kohort.models.closed_form.design import WANTED, OneLayer, apply, clip_rows, inverse, sensitivity, slope
 from kohort.models.closed_form.solve import (
@@ -28,7 +28,7 @@ from kohort.models.closed_form.solve import (
     solve,
     unsigned,
 )
-from kohort.models.closed_form.statistics import fold_of, leading, pack, statistics_of_sites, unpack
+from kohort.models.closed_form.statistics import fold_of, leading, statistics_of_sites, unpack
 from kohort.models.rows import Rows, stack
 from kohort.models.scoring import predict, probabilities, scores
 
@@ -53,6 +53,12 @@ def sites_of(x, y, cuts):
 
 def total_of(design, x, y, **options):
     return statistics_of_sites(design, sites_of(x, y, []), **options)[0]
+
+
+def packed(statistics):
+    """Statistics as the flat vector that sites send."""
+    triangles = [gram[np.triu_indices(gram.shape[-1])] for gram in statistics.grams]
+    return np.concatenate([*triangles, statistics.moments.reshape(-1), statistics.more])
 
 
 def z_scored(x):
@@ -147,7 +153,9 @@ def test_chunks_sites_and_a_plain_loop_agree(rows, inputs, classes, activation, 
     finally:
         closed_form._CHUNK_NUMBERS = saved
     np.testing.assert_allclose(parts.sum(axis=0), slow, rtol=1e-10, atol=1e-10)
-    np.testing.assert_array_equal(pack(unpack(design, slow)), slow)
+    found = unpack(design, slow)
+    np.testing.assert_array_equal(packed(found), slow)
+    np.testing.assert_array_equal(found.grams, found.grams.transpose(0, 2, 1))
     assert np.abs(slow).max() <= design.bound(rows) + 1e-9
 
 
@@ -320,7 +328,7 @@ def test_leading_columns_are_the_statistics_of_a_smaller_model():
     x, y = table(classes=3)
     design = OneLayer(inputs=4, classes=3)
     smaller, found = leading(design, unpack(design, total_of(design, x, y)), 2)
-    np.testing.assert_allclose(pack(found), total_of(smaller, x[:, :2], y), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(packed(found), total_of(smaller, x[:, :2], y), rtol=1e-12, atol=1e-12)
 
 
 def test_sites_that_leave_leave_nothing_behind():
@@ -352,8 +360,8 @@ def test_the_papers_decompositions_give_the_same_weights(activation, classes):
     together = [[factor.factors[i] for factor in found] for i in range(len(found[0].factors))]
     merged = [merge_incremental(factors) for factors in together]
     for one, factors in zip(merged, together, strict=True):
-        other = merge_at_once(factors)
-        np.testing.assert_allclose(one @ one.T, other @ other.T, rtol=1e-9, atol=1e-12)
+        whole = np.hstack(factors)
+        np.testing.assert_allclose(one @ one.T, whole @ whole.T, rtol=1e-9, atol=1e-12)
     weights = solve_factors(merged, moments, penalty=1e-3)
     gram_path = Solver(design, total_of(design, z, y), standardise=False).one_against_rest(1e-3)
     np.testing.assert_allclose(weights, gram_path, rtol=1e-7, atol=1e-9)

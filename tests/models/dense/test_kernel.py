@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.dense import fit_reference, gradient_reference, loss_reference
+from tests.reference.one_site import fit_one
 from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.compiled import exp
 from kohort.models.dense.kernel import train_sites
 from kohort.models.dense.network import Network
-from kohort.models.dense.training import OptimiserState, Training, fit_many, fit_one, row_order
+from kohort.models.dense.training import OptimiserState, Training, fit_many, row_order
 from kohort.models.rows import Rows, stack
 from kohort.models.scoring import loss_of
 

@@ -449,3 +449,24 @@ def test_clipped_gradients_equal_opacus(inputs, hidden, outputs, activation, cou
     layers = [(weight.T, bias) for weight, bias in zip(theirs[::2], theirs[1::2], strict=True)]
     ours = clipped_sums(network, weights, stack([rows]), clip=clip)[0]
     np.testing.assert_allclose(ours / count, network.flatten(layers) / count, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [20, 0])
+def test_a_site_that_declares_more_rows_is_divided_by_them(count):
+    network, generator = Network(inputs=2, hidden=(), outputs=2), np.random.default_rng(3)
+    rows, start = make_rows(network, count, generator), np.zeros(network.parameter_count, network.dtype)
+    alone, among = (
+        fit_private(
+            network,
+            start,
+            stack([rows]),
+            training=Training(optimizer="sgd", lr=1.0),
+            private=private_steps(sigma=1.0 if count == 0 else 0.0, rate=1.0, steps=1, declared=declared),
+        ).weights[0]
+        for declared in (None, np.asarray([40]))
+    )
+    if count:
+        np.testing.assert_allclose(among, alone / 2, rtol=1e-6)
+    else:  # it takes its step, of noise alone
+        assert not alone.any()
+    assert among.any()

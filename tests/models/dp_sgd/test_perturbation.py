@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import gamma, kstest
@@ -82,3 +84,25 @@ def test_what_it_is_not_for_is_refused() -> None:
         fit_perturbed(deep, rows(), kind="output", epsilon=1.0, penalty=0.1, key=key(0))
     with pytest.raises(ConfigError, match="penalty"):
         fit_perturbed(NETWORK, rows(), kind="output", epsilon=1.0, penalty=0.0, key=key(0))
+
+
+@pytest.mark.parametrize("kind", ["output", "objective"])
+def test_rows_that_are_declared_beside_those_given_have_no_loss(kind: str) -> None:
+    """The mean is over all of them, so it is as if the penalty were as many times as large."""
+    given = rows(200)
+    options: dict[str, Any] = {"kind": kind, "epsilon": 1e9, "key": key(1)}
+    among = fit_perturbed(NETWORK, given, penalty=0.05, declared=400, **options)
+    assert np.allclose(among, fit_perturbed(NETWORK, given, penalty=0.1, **options), atol=1e-4)
+    assert not np.allclose(among, fit_perturbed(NETWORK, given, penalty=0.05, **options), atol=1e-2)
+
+
+def test_the_noise_is_that_of_all_declared_rows() -> None:
+    given = rows(200)
+    noise = [
+        np.linalg.norm(
+            fit_perturbed(NETWORK, given, kind="output", epsilon=0.1, penalty=penalty, key=key(1), declared=declared)
+            - fit_perturbed(NETWORK, given, kind="output", epsilon=1e9, penalty=penalty, key=key(1), declared=declared)
+        )
+        for penalty, declared in ((0.05, None), (0.05, 400))
+    ]
+    assert noise[1] == pytest.approx(noise[0] / 2, rel=1e-3)

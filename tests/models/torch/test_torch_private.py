@@ -163,3 +163,25 @@ def test_a_gradient_that_is_not_finite_is_refused():
     rows.x[3, 0] = np.nan
     with pytest.raises(SiteError, match="not finite"):
         fit_private(model, model.start(generator), stack([rows]), training=Training(), private=private_steps(rate=1.0))
+
+
+def test_a_site_that_declares_more_rows_is_divided_by_them():
+    torch_module, generator = module("mlp"), np.random.default_rng(3)
+    rows, start = make_rows(20, generator), generator.normal(size=torch_module.parameter_count)
+    training = Training(optimizer="sgd", lr=1.0)
+    alone, among = (
+        fit_private(
+            torch_module,
+            start,
+            stack([rows]),
+            training=training,
+            private=private_steps(rate=1.0, steps=1, sigma=0.0, declared=declared),
+        ).weights[0]
+        - start
+        for declared in (None, np.asarray([40]))
+    )
+    assert alone.any()
+    np.testing.assert_allclose(among, alone / 2, rtol=1e-6)
+    none = private_steps(rate=1.0, steps=1, declared=np.asarray([40]))
+    lonely = fit_private(torch_module, start, stack([rows.part(0, 0)]), training=training, private=none)
+    assert (lonely.weights[0] != start).all()

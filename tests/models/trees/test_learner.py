@@ -161,6 +161,7 @@ def test_steps_that_raise_the_loss_on_held_out_rows_are_dropped() -> None:
     options = replace(OPTIONS, steps=10, depth=6, rate=2.0, l2=0.1, min_leaf=1, holdout=0.3, patience=2)
     learner = _learned(encoder, [noise], options)
     best = int(np.argmin(learner.history))
+    assert best == learner.best
     assert len(learner.history) == best + 3
     assert len(_model(learner).forest.trees) == best * options.trees
     assert learner.totals < 1 + 10 * 6
@@ -299,3 +300,23 @@ def test_rare_categories_share_one_code_and_heavy_cells_stay_alone() -> None:
     counts = np.bincount(codes[:, 1])
     assert counts.min() >= 20
     assert len(counts) == 6
+
+
+def test_bins_do_not_tell_the_value_of_one_row() -> None:
+    """Most rows have cost 0, one has less than all others: where a bin ends must not depend on what it has."""
+    generator = np.random.default_rng(1)
+    schema = Schema.of(target="ill", features=("cost",))
+
+    def codes(smallest: float) -> bytes:
+        cost = np.concatenate([np.zeros(600), [smallest], generator.uniform(4000, 9000, 399)])
+        ill = np.where(np.arange(1000) % 3 == 0, "yes", "no")
+        declared = pl.DataFrame({"cost": [0.0, 9000.0], "ill": ["yes", "no"]})
+        encoder = Encoder(schema, learn_domain(declared, schema), "label")
+        rows = encode_rows(encoder, pl.DataFrame({"cost": cost, "ill": ill}))
+        learner = TreeLearner(encoder, OPTIONS, SEED)
+        forest = learner.after(learner.contribution(rows, learner.rows_of(rows))).forest
+        assert forest is not None
+        assert forest.bins.sizes[0] > 2
+        return forest.bins.code_of[0][:400].tobytes()
+
+    assert codes(123.0) == codes(1870.0) == codes(2999.0)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -195,3 +196,22 @@ def test_the_annex_of_an_audited_run_does_not_call_a_risk_unmeasured(plain: Path
     assert "audited: no attack of this kind applies to what left" in text
     assert "not measured: run kohort audit" not in text
     assert tmp_path.is_dir()
+
+
+def test_the_annex_names_each_release_once_and_says_when_only_public_facts_left(plain: Path) -> None:
+    from kohort.report.exports.annex import assessment_annex
+    from kohort.report.runs import check_run
+
+    raw = json.loads((plain / "run.json").read_text())
+    secure = {**raw["disclosed"][0], "kind": "secure-sum", "recipient": "hub"}
+    public = {**secure, "kind": "public"}
+
+    def said(*disclosed: dict[str, Any]) -> str:
+        run = check_run({**raw, "disclosed": disclosed}, where="x")
+        lines = assessment_annex(run, {}).splitlines()
+        (answer,) = [line.split(" | ")[1] for line in lines if line.startswith("| what left | ")]
+        return answer.removesuffix(" |")
+
+    assert said(public) == "public facts alone"
+    assert said(public, secure) == said(secure, {**secure, "what": "another task"})
+    assert said(secure).count("hub") == 1

@@ -272,7 +272,8 @@ def test_solved_and_grown_models_that_learned_rows_by_heart_show_their_members(n
 
 def test_a_smooth_additive_model_does_not_show_its_members() -> None:
     plan = plan_of({"name": "additive", "secure": {"sum": "none"}}, sites=3, test=0.5, model={})
-    one = found(plan, people(2_000), "membership: likelihood", shadows=16)
+    # Of 2,000 rows it shows a little: the area is 0.52 in the mean of six tables, which few of them tell from 0.5.
+    one = found(plan, people(8_000), "membership: likelihood", shadows=16)
     assert one.success is not None
     assert not one.exposed
 

@@ -47,11 +47,15 @@ def as_frame(frame: Any, *, categories: bool = False) -> pl.DataFrame:
     """The polars form of any table kohort can read.
 
     Args:
-        frame: The table.
+        frame: A pandas, polars or pyarrow table.
         categories: Leave categories of a polars table as they are: whoever counts them need not hash their texts.
 
+    Returns:
+        The table in plain column types, with null for NaN.
+
     Raises:
-        DataError: The table has no rows.
+        DataError: The table has no rows, columns repeat or have an unsupported type, or a number is infinite.
+        ConfigError: The object is no table kohort can read.
     """
     if categories and isinstance(frame, pl.DataFrame):
         found = from_native(frame.with_columns(pl.col(pl.Categorical).to_physical()))[0]
@@ -64,7 +68,14 @@ def as_frame(frame: Any, *, categories: bool = False) -> pl.DataFrame:
 
 
 def require_columns(frame: pl.DataFrame | pl.LazyFrame, columns: Sequence[str]) -> tuple[str, ...]:
-    """The names without repeats, each a column of the table.
+    """Check that columns are there, and drop repeated names.
+
+    Args:
+        frame: The table.
+        columns: Names to look up.
+
+    Returns:
+        The names in the order given, each once.
 
     Raises:
         ConfigError: The names are given as one string.
@@ -82,6 +93,10 @@ def require_columns(frame: pl.DataFrame | pl.LazyFrame, columns: Sequence[str]) 
 def require_values(frame: pl.DataFrame | pl.LazyFrame, columns: Sequence[str]) -> None:
     """Refuse columns of lists, which form no classes.
 
+    Args:
+        frame: The table.
+        columns: Names of its columns; each must be there.
+
     Raises:
         DataError: A column holds lists.
     """
@@ -93,9 +108,17 @@ def require_values(frame: pl.DataFrame | pl.LazyFrame, columns: Sequence[str]) -
 
 
 def group_rows(frame: pl.DataFrame, columns: Sequence[str]) -> Classes:
-    """Classes of the rows by their values in `columns`, in the order of first rows; without columns, one class.
+    """Group rows by their values in `columns`; null is a value.
+
+    Args:
+        frame: The table.
+        columns: Names of the columns; without any, all rows are one class.
+
+    Returns:
+        The classes, numbered in the order of their first rows.
 
     Raises:
+        ConfigError: The names are given as one string.
         DataError: The table lacks a column, or a column holds lists.
     """
     keys = _keys(frame, columns)
@@ -116,7 +139,14 @@ def _keys(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def sorted_distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The distinct keys, rising. By sorting: the hash table of numpy.unique is many times slower on long arrays."""
+    """The distinct keys, rising. Sorts: the hash table of numpy.unique is many times slower on long arrays.
+
+    Args:
+        keys: Numbers in any order, which may repeat.
+
+    Returns:
+        Each number once, in rising order.
+    """
     ordered = np.sort(keys)
     distinct: NDArray[np.int64] = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
     return distinct

@@ -62,6 +62,16 @@ def item_sets(frame: pl.DataFrame, columns: Sequence[str]) -> ItemSets:
     """The union of the item columns of each row. Missing and empty items are no items.
 
     A list holds items; a text holds items with `;` between them, or `|` if no text of the column has a `;`.
+
+    Args:
+        frame: The table.
+        columns: Names of the columns that hold items.
+
+    Returns:
+        The distinct items of each row, over all these columns together.
+
+    Raises:
+        DataError: A column holds neither lists nor texts.
     """
     pairs = pl.concat([_exploded(frame[name]) for name in columns]).drop_nulls("item").filter(pl.col("item") != "")
     # Cells of many items are long texts: each is looked up once.
@@ -75,12 +85,29 @@ def item_sets(frame: pl.DataFrame, columns: Sequence[str]) -> ItemSets:
 
 
 def smallest_class(classes: Classes, persons: Integers) -> int:
-    """The smallest number of persons in a class; `persons` numbers who each row is about."""
+    """The smallest number of persons in a class.
+
+    Args:
+        classes: The class of each row.
+        persons: Code of the person each row is about.
+
+    Returns:
+        The number of distinct persons in the class that has fewest.
+    """
     return _smallest_count(classes.of_row, persons)
 
 
 def smallest_support(classes: Classes, sets: ItemSets, *, m: int, persons: Integers | None = None) -> int:
     """The smallest number of rows, or of persons, that share a class and a combination of at most `m` items.
+
+    Args:
+        classes: The class of each row.
+        sets: The items of each row.
+        m: Most items of a combination.
+        persons: Code of the person each row is about; None counts rows.
+
+    Returns:
+        The number; that of the smallest class where no row has an item.
 
     Raises:
         ConfigError: m is below 1.

@@ -10,10 +10,9 @@ a share allows for rounding (1e-9) and for nothing else. No result holds a cell 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.checker import sensitive as per_class
 from kohort.anonymity.checker.classes import as_frame, group_rows, require_columns
 from kohort.anonymity.checker.combinations import Combinations, combine
+from kohort.anonymity.checker.figures import RECURSIVE_L, Anonymity, Disclosure
 from kohort.anonymity.checker.items import item_sets, smallest_class, smallest_support
 from kohort.anonymity.checker.sensitive import TOLERANCE, value_codes
 from kohort.errors import ConfigError, DataError, nearest
@@ -47,128 +47,6 @@ __all__ = [
 LKind = Literal["distinct", "entropy", "recursive"]
 TKind = Literal["emd", "kl"]
 BetaKind = Literal["basic", "enhanced"]
-
-Number = TypeVar("Number", int, float)
-
-RECURSIVE_L = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disclosure:
-    """What the worst class gives away about one sensitive column.
-
-    `recursive_c` belongs to l = 2: recursive (c, 2)-diversity holds for every c above it. `beta_enhanced` and `delta`
-    are infinite when no value would do.
-    """
-
-    column: str
-    l_distinct: int
-    l_entropy: float
-    recursive_c: float
-    t_emd: float
-    t_kl: float
-    alpha: float
-    beta: float
-    beta_enhanced: float
-    delta: float
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON values; an infinite figure is null."""
-        return {name: _finite(value) for name, value in vars(self).items() if name != "column"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Anonymity:
-    """What holds for a table. `histogram` lists (size, number of classes of that size), sizes rising."""
-
-    quasi: tuple[str, ...]
-    rows: int
-    classes: int
-    k: int
-    uniques: int
-    largest_class: int
-    histogram: tuple[tuple[int, int], ...]
-    sensitive: tuple[Disclosure, ...] = ()
-    km: int | None = None
-    m: int | None = None
-
-    @property
-    def average_class(self) -> float:
-        """Rows for each class."""
-        return self.rows / self.classes
-
-    @property
-    def l_distinct(self) -> int | None:
-        """Fewest values of a sensitive column in a class."""
-        return self._worst(min, lambda found: found.l_distinct)
-
-    @property
-    def l_entropy(self) -> float | None:
-        """Smallest exp(entropy) of a class."""
-        return self._worst(min, lambda found: found.l_entropy)
-
-    @property
-    def recursive_c(self) -> float | None:
-        """Recursive (c, 2)-diversity holds for every c above this."""
-        return self._worst(max, lambda found: found.recursive_c)
-
-    @property
-    def t_emd(self) -> float | None:
-        """Largest earth mover's distance of a class from the table."""
-        return self._worst(max, lambda found: found.t_emd)
-
-    @property
-    def t_kl(self) -> float | None:
-        """Largest KL(class || table), in nats."""
-        return self._worst(max, lambda found: found.t_kl)
-
-    @property
-    def alpha(self) -> float | None:
-        """Largest share of one value in a class."""
-        return self._worst(max, lambda found: found.alpha)
-
-    @property
-    def beta(self) -> float | None:
-        """Basic beta-likeness holds for every beta from this on."""
-        return self._worst(max, lambda found: found.beta)
-
-    @property
-    def beta_enhanced(self) -> float | None:
-        """Enhanced beta-likeness holds for every beta from this on."""
-        return self._worst(max, lambda found: found.beta_enhanced)
-
-    @property
-    def delta(self) -> float | None:
-        """Delta-disclosure privacy holds for every delta above this."""
-        return self._worst(max, lambda found: found.delta)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON values; null where no sensitive or items column was named, and for an infinite figure."""
-        recursive = None if not self.sensitive else {"l": RECURSIVE_L, "c_above": _finite(self.recursive_c)}
-        return {
-            "rows": self.rows,
-            "classes": self.classes,
-            "k": self.k,
-            "l_distinct": self.l_distinct,
-            "l_entropy": _finite(self.l_entropy),
-            "t_emd": _finite(self.t_emd),
-            "t_kl": _finite(self.t_kl),
-            "km": self.km,
-            "m": self.m,
-            "alpha": _finite(self.alpha),
-            "recursive": recursive,
-            "beta": _finite(self.beta),
-            "beta_enhanced": _finite(self.beta_enhanced),
-            "delta": _finite(self.delta),
-            "uniques": self.uniques,
-            "average_class": self.average_class,
-            "largest_class": self.largest_class,
-            "histogram": {str(size): count for size, count in self.histogram},
-            "sensitive": {found.column: found.to_mapping() for found in self.sensitive},
-        }
-
-    def _worst(self, choose: Callable[..., Number], figure: Callable[[Disclosure], Number]) -> Number | None:
-        return choose(figure(found) for found in self.sensitive) if self.sensitive else None
 
 
 def measure(
@@ -264,14 +142,33 @@ def rarest_value(frame: Any, column: str, persons: str | None = None) -> int:
 
 
 def k_anonymity(frame: Any, *, quasi: Sequence[str]) -> int:
-    """Rows of the smallest class."""
+    """Rows of the smallest class.
+
+    Args:
+        frame: A pandas, polars or pyarrow table with at least one row.
+        quasi: Names of the quasi-identifiers; without any, all rows are one class.
+
+    Returns:
+        The k that holds.
+    """
     return int(group_rows(as_frame(frame), quasi).sizes.min())
 
 
 def km_anonymity(
     frame: Any, *, items: str | Sequence[str], m: int = 2, quasi: Sequence[str] = (), persons: str | None = None
 ) -> int:
-    """Fewest rows, or persons where a column says who a row is about, that share a class and up to `m` items."""
+    """Fewest rows, or persons, that share a class and up to `m` items.
+
+    Args:
+        frame: A pandas, polars or pyarrow table with at least one row.
+        items: Columns of item sets; several are one set of items per row.
+        m: Number of items an attacker may know, 1 or more.
+        quasi: Names of the quasi-identifiers; without any, all rows are one class.
+        persons: Column that says who a row is about, without nulls; None counts rows.
+
+    Returns:
+        The k of (k, k^m)-anonymity that holds.
+    """
     table = as_frame(frame)
     columns = require_columns(table, _item_names(items))
     who = None if persons is None else _person_codes(table, persons)
@@ -280,6 +177,15 @@ def km_anonymity(
 
 def l_diversity(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: LKind = "distinct") -> float:
     """The l that holds: number of values, or exp(entropy), of the worst class.
+
+    Args:
+        frame: A pandas, polars or pyarrow table with at least one row.
+        quasi: Names of the quasi-identifiers; without any, all rows are one class.
+        sensitive: Name of the sensitive column; null is a value.
+        kind: "distinct" or "entropy".
+
+    Returns:
+        The largest l that every class meets.
 
     Raises:
         ConfigError: The kind is unknown, or "recursive", which has two numbers: use `unmet`.
@@ -294,6 +200,15 @@ def l_diversity(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: LKind
 def t_closeness(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: TKind = "emd") -> float:
     """The t that holds: distance of the worst class from the table.
 
+    Args:
+        frame: A pandas, polars or pyarrow table with at least one row.
+        quasi: Names of the quasi-identifiers; without any, all rows are one class.
+        sensitive: Name of the sensitive column; null is a value.
+        kind: "emd" (earth mover's distance) or "kl" (Kullback-Leibler divergence, in nats).
+
+    Returns:
+        The smallest t that every class meets.
+
     Raises:
         ConfigError: The kind is unknown.
     """
@@ -303,12 +218,28 @@ def t_closeness(frame: Any, *, quasi: Sequence[str], sensitive: str, kind: TKind
 
 
 def satisfies(frame: Any, **rules: Any) -> bool:
-    """Whether every asked rule holds; takes what `unmet` takes."""
+    """Whether every asked rule holds.
+
+    Args:
+        frame: The table, as for `judged`.
+        rules: The keyword arguments of `judged`, with `quasi` among them.
+
+    Returns:
+        True if `unmet` names no rule.
+    """
     return not unmet(frame, **rules)
 
 
 def unmet(frame: Any, **rules: Any) -> tuple[str, ...]:
-    """The asked rules that do not hold, as `judged` tells them; empty when all hold."""
+    """The asked rules that do not hold.
+
+    Args:
+        frame: The table, as for `judged`.
+        rules: The keyword arguments of `judged`, with `quasi` among them.
+
+    Returns:
+        One sentence per rule that does not hold; empty when all hold.
+    """
     return judged(frame, **rules)[1]
 
 
@@ -448,11 +379,7 @@ def _figure(frame: Any, quasi: Sequence[str], sensitive: str, figure: Callable[[
 
 
 def _person_codes(table: pl.DataFrame, column: str) -> NDArray[np.int64]:
-    """Who each row is about.
-
-    Raises:
-        DataError: A row does not say.
-    """
+    """Code of the person each row is about; a DataError where a row does not say."""
     require_columns(table, [column])
     silent = table[column].null_count()
     if silent:
@@ -478,7 +405,3 @@ def _item_names(items: str | Sequence[str] | None) -> Sequence[str]:
 def _check_kind(kind: str, known: Sequence[str], of: str) -> None:
     if kind not in known:
         raise ConfigError(f"unknown kind of {of} {kind!r}", hint=nearest(kind, known))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is None or math.isfinite(value) else None

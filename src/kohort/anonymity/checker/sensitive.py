@@ -83,7 +83,17 @@ class Spread:
 
 
 def value_codes(column: pl.Series) -> tuple[Integers, int]:
-    """Each row's value as its rank among the sorted distinct values, null first; and how many values there are."""
+    """Number the values of a column by their order, null first.
+
+    Args:
+        column: The column, of one value per row.
+
+    Returns:
+        The number of each row's value, from 0 on, and how many distinct values there are; null is one of them.
+
+    Raises:
+        DataError: The column holds lists.
+    """
     if isinstance(column.dtype, pl.List):
         raise DataError(f"column {column.name!r} holds lists", hint="A sensitive column has one value a row")
     missing = column.null_count() > 0
@@ -139,19 +149,44 @@ def spread(part: Part, name: str, values: Values) -> Spread:
 
 
 def distinct_values(found: Spread) -> Integers:
-    """Number of values in each class."""
+    """Number of distinct sensitive values in each class.
+
+    Args:
+        found: The counts of each value in each class.
+
+    Returns:
+        One number per class, 1 or more.
+    """
     return found.entries
 
 
 def entropy_values(found: Spread) -> Floats:
-    """exp(H) of each class."""
+    """exp(entropy) of each class: n where n values are equally frequent.
+
+    Args:
+        found: The counts of each value in each class.
+
+    Returns:
+        One number per class, 1 or more.
+    """
     p = found.share
     values: Floats = np.exp(-np.add.reduceat(p * np.log(p), found.first))
     return values
 
 
 def recursive_ratio(found: Spread, *, l: int) -> Floats:  # noqa: E741 - the papers call it l
-    """r_1 / (r_l + ... + r_m) of each class; infinite for a class with fewer than l values."""
+    """r_1 / (r_l + ... + r_m) of each class; infinite for a class with fewer than l values.
+
+    Args:
+        found: The counts of each value in each class.
+        l: The l of the formula above.
+
+    Returns:
+        One ratio per class; recursive (c, l)-diversity holds for every c above all of them.
+
+    Raises:
+        ConfigError: l is below 1.
+    """
     if l < 1:
         raise ConfigError(f"recursive diversity needs l of at least 1, not {l}", hint="Use 2 or more")
     entries = found.entries
@@ -165,12 +200,27 @@ def recursive_ratio(found: Spread, *, l: int) -> Floats:  # noqa: E741 - the pap
 
 
 def emd(found: Spread) -> Floats:
-    """Earth mover's distance of each class from the table."""
+    """Earth mover's distance of each class from the table.
+
+    Args:
+        found: The counts of each value in each class.
+
+    Returns:
+        One distance per class, from 0 to 1: over the order of the values for numbers, the total variation for all
+        others.
+    """
     return _ordered_distance(found) if found.ordered else _total_variation(found)
 
 
 def kl(found: Spread) -> Floats:
-    """KL(class || table) in nats."""
+    """KL(class || table) in nats.
+
+    Args:
+        found: The counts of each value in each class.
+
+    Returns:
+        One divergence per class, 0 or more.
+    """
     p = found.share
     divergence = np.add.reduceat(p * np.log(p / found.table_share), found.first)
     # The divergence cannot be negative; rounding can make a zero so.
@@ -178,24 +228,52 @@ def kl(found: Spread) -> Floats:
 
 
 def top_share(found: Spread) -> Floats:
-    """Share of the most frequent value of each class."""
+    """Share of the most frequent value of each class.
+
+    Args:
+        found: The counts of each value in each class.
+
+    Returns:
+        One share per class, above 0 and up to 1.
+    """
     return np.maximum.reduceat(found.share, found.first)
 
 
 def gain(found: Spread) -> Floats:
-    """Largest relative gain in belief in a value, class by class; a value that became rarer gains nothing."""
+    """Largest (p - q) / q of each class; 0 where no value is more frequent than in the table.
+
+    Args:
+        found: The counts of each value in each class.
+
+    Returns:
+        One gain per class, 0 or more.
+    """
     return np.maximum.reduceat(_gains(found), found.first)
 
 
 def enhanced_gain(found: Spread) -> Floats:
-    """`gain`, infinite for a class that breaks the bound -ln q, which no beta can make good."""
+    """`gain`, but infinite where the gain of some value exceeds -ln q: then no beta is large enough.
+
+    Args:
+        found: The counts of each value in each class.
+
+    Returns:
+        One gain per class, 0 or more.
+    """
     gains = _gains(found)
     broken = gains > -np.log(found.table_share) + TOLERANCE
     return np.maximum.reduceat(np.where(broken, np.inf, gains), found.first)
 
 
 def log_ratio(found: Spread) -> Floats:
-    """Largest |ln(p / q)| of each class; infinite where a value of the table is absent."""
+    """Largest |ln(p / q)| of each class.
+
+    Args:
+        found: The counts of each value in each class.
+
+    Returns:
+        One number per class; infinite where a value of the table does not occur in the class.
+    """
     ratios = np.maximum.reduceat(np.abs(np.log(found.share / found.table_share)), found.first)
     return np.where(found.entries < len(found.table), np.inf, ratios)
 

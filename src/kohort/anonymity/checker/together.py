@@ -1,4 +1,4 @@
-"""Two releases of the same rows: what is left of a crowd to somebody who holds both.
+"""Two releases of the same rows: how small a class becomes for somebody who holds both.
 
 Guarantees: exact counts; no result holds a cell value.
 """
@@ -22,7 +22,7 @@ class Together:
     """What two releases of the same rows show together.
 
     Attributes:
-        k: Rows of the smallest class of both: what is left of a crowd to somebody who holds both releases.
+        k: Rows of the smallest joint class: the rows that share their class in both releases.
         promised: The smaller k of the two releases by themselves.
         isolated: Rows whose two classes have fewer than `promised` rows in common.
         rows: Rows of each release.
@@ -41,10 +41,10 @@ def together(first: Any, second: Any, *, quasi: Sequence[str], promised: int | N
         first: A released table.
         second: Another release of the same rows, in the same order.
         quasi: The quasi-identifiers; each table may lack some of them.
-        promised: The crowd that each release promises; by default the smallest class of both.
+        promised: The k that each release promises; None: the smaller k of the two releases by themselves.
 
     Returns:
-        The crowd that is left.
+        The smallest joint class, and how many rows are in joint classes smaller than promised.
 
     Raises:
         DataError: The tables have different numbers of rows, or one has none of the columns.

@@ -294,7 +294,23 @@ def count_keys(
 ) -> Keys:
     """The groups a rule counts: of the key, or of the key joined with the sensitive value.
 
-    Arguments and errors are those of `apply_gate`.
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        quasi: Names of the quasi-identifiers.
+        rule: A rule, or the name of an installed one.
+        sensitive: Name of the sensitive column; required by rules that need one.
+        identifier: Name of the column that says who a row is about. It must have no other role; nothing is counted by
+            it here.
+        key: Key function, or the name of one, as for `apply_gate`; None: the values as they are.
+
+    Returns:
+        The group of each row and the values that form its key. `counts` of `apply_gate` belong to these groups, in this
+        order.
+
+    Raises:
+        ConfigError: The rule or the key function is unknown, the sensitive column is missing, or a column has two
+            roles.
+        DataError: The table lacks a column, has no rows, or a column holds lists.
     """
     chosen = find_rule(rule) if isinstance(rule, str) else rule
     _check_roles(chosen, quasi, sensitive, identifier)
@@ -308,7 +324,16 @@ def count_keys(
 
 
 def count_groups(keys: Keys, persons: Integers | None = None, weights: Integers | None = None) -> Integers:
-    """Rows of each group, each as many as its weight; or distinct persons where their codes are given."""
+    """Count the rows, or the distinct persons, of each group.
+
+    Args:
+        keys: The groups.
+        persons: Code of the person each row is about; None counts rows.
+        weights: How many equal rows each row stands for; None: one. Ignored where persons are counted.
+
+    Returns:
+        One count per group.
+    """
     if persons is None and weights is not None:
         return np.bincount(keys.codes, weights=weights, minlength=keys.groups).astype(np.int64)
     if persons is None:
@@ -321,6 +346,12 @@ def count_groups(keys: Keys, persons: Integers | None = None, weights: Integers 
 
 def count_values(given: GateInput) -> ValueCounts:
     """Count rows, or distinct persons, by group and sensitive value.
+
+    Args:
+        given: The groups, the sensitive values, and the persons or weights to count.
+
+    Returns:
+        The count of each value in each group, and in the whole table.
 
     Raises:
         ConfigError: The input has no sensitive values.
@@ -344,12 +375,33 @@ def count_values(given: GateInput) -> ValueCounts:
 
 
 def person_codes(frame: Any, identifier: str) -> Integers:
-    """A number for each person; all rows without an identifier get the same one, so they do not add up."""
+    """A number for each person. All rows without an identifier share one number, so together they count as one person.
+
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        identifier: Name of the column that says who a row is about.
+
+    Returns:
+        The number of each row's person, from 0 on.
+
+    Raises:
+        DataError: The table lacks the column, has no rows, or the column holds lists.
+    """
     return group_keys(frame, [identifier]).codes
 
 
 def count_unit(rule: str | GateRule) -> CountUnit:
-    """What has to be counted across sites for this rule."""
+    """What has to be counted across sites for this rule.
+
+    Args:
+        rule: A rule, or the name of an installed one.
+
+    Returns:
+        "key", or "key+sensitive" where each pair of a key and a sensitive value is counted.
+
+    Raises:
+        ConfigError: No such rule is installed.
+    """
     return (find_rule(rule) if isinstance(rule, str) else rule).count_unit
 
 
@@ -361,6 +413,12 @@ def gate_rules() -> dict[str, GateRule]:
 
 def find_rule(name: str) -> GateRule:
     """The rule of this name.
+
+    Args:
+        name: Its name, such as "k-anonymity".
+
+    Returns:
+        The rule, from kohort or from an installed package.
 
     Raises:
         ConfigError: No such rule is installed.

@@ -173,6 +173,13 @@ def group_keys(frame: Any, quasi: Sequence[str], *, key: str | KeyFunction | Non
 def read_columns(frame: Any, names: Sequence[str]) -> pl.DataFrame:
     """These columns of any table kohort reads.
 
+    Args:
+        frame: A pandas, polars or pyarrow table.
+        names: Names of the columns; one that is named twice is read once.
+
+    Returns:
+        The columns in plain types, in the order of their names.
+
     Raises:
         DataError: A column is absent or holds lists, or the table has no rows.
     """
@@ -192,7 +199,14 @@ def read_columns(frame: Any, names: Sequence[str]) -> pl.DataFrame:
 
 
 def group_rows(values: pl.DataFrame) -> Groups:
-    """Group the rows of a table by all its columns, about as fast as one group-by."""
+    """Group the rows of a table by all its columns, about as fast as one group-by.
+
+    Args:
+        values: The columns to group by; null is a value.
+
+    Returns:
+        The groups. Their numbers have no meaning, but the same table always gives the same ones.
+    """
     # Aliases, for a column may be called like one the grouping makes.
     plain = values.select(pl.col(name).alias(f"key{position}") for position, name in enumerate(values.columns))
     if plain.height > SAMPLE_ROWS and _has_many_groups(plain):

@@ -35,7 +35,17 @@ SMALLEST_BLOCK = 32
 def columns_shape(
     table: CodedTable, weights: NDArray[np.float64], levels_by_column: Sequence[HierarchyLevels | None] | None
 ) -> Shape:
-    """The quasi-identifiers as the compiled loops take them."""
+    """The quasi-identifiers in the arrays that compiled loops take.
+
+    Args:
+        table: The coded quasi-identifiers.
+        weights: Weight of each column's loss.
+        levels_by_column: The hierarchy levels of each column, None for a column without a hierarchy; None: no column
+            has one.
+
+    Returns:
+        Kinds, sizes, places, labels and costs of all columns, column after column.
+    """
     from kohort.anonymity.itemsets.cluster_kernel import CATEGORY, HIERARCHY, NUMBER, WORD, Shape
 
     steps = levels_by_column or [None] * len(table.columns)
@@ -63,13 +73,16 @@ def columns_shape(
 
 
 def form_clusters(table: CodedTable, shape: Shape, *, k: int, persons: Integers | None) -> Integers:
-    """Cluster of each row.
+    """Form clusters of at least k persons, which never split rows with equal quasi-identifiers.
 
     Args:
         table: The coded quasi-identifiers.
         shape: The same as the compiled loops take them.
         k: Persons of every cluster.
         persons: Number of the person each row is about; None: every row is its own person.
+
+    Returns:
+        The cluster of each row; numbers have gaps.
     """
     of_row, codes = _distinct_rows(table)
     owner = np.arange(codes.shape[1])

@@ -225,10 +225,26 @@ def generalise(
     weights: NDArray[np.float64],
     table_wide: bool = False,
 ) -> Generalised:
-    """Generalise the items of the rows in `order`, whose classes and persons are given in that order.
+    """Generalise items until at least k persons show every combination of up to m of them, or none does.
 
-    Rows of a class stand together, and in it those of a person; classes are numbered 0, 1, ... in that order. The
-    result belongs to the occurrences of these rows, in that order.
+    Rows of a class stand together, and in it those of a person; classes are numbered 0, 1, ... in that order.
+
+    Args:
+        rows: The items of the table.
+        tree: The hierarchy over the items; without labels, items form groups as needed.
+        order: The rows to generalise.
+        classes: Class of each of these rows.
+        persons: Person of each of these rows.
+        k: Persons that must show every combination.
+        m: Largest size of a combination.
+        weights: Weight of each node of the tree.
+        table_wide: Whether a group of items is the same in all classes; False forms groups in each class by itself.
+
+    Returns:
+        The node and the loss of each occurrence of these rows, in the order given.
+
+    Raises:
+        ConfigError: There are too many items.
     """
     if (len(tree.size) + 1.0) ** 3 * (int(classes[-1]) + 1 if table_wide else 1) > LARGEST_KEY:
         raise ConfigError(f"{len(tree.items):,} items are too many", hint="Generalise the items, or drop rare ones")
@@ -265,8 +281,19 @@ def generalise(
 
 
 def suppress_rare(node: Integers, row: Integers, classes: Integers, persons: Integers, *, k: int, m: int) -> Integers:
-    """The node of each occurrence, -1 where it must go. `row` is that of each occurrence; `classes` and `persons` are
-    those of each row."""
+    """Suppress items, row by row, until at least k persons of a class show every combination that a row shows.
+
+    Args:
+        node: Node of each occurrence, -1 where it is suppressed already.
+        row: Row of each occurrence.
+        classes: Class of each row.
+        persons: Person of each row.
+        k: Persons that must show a combination.
+        m: Largest size of a combination.
+
+    Returns:
+        The node of each occurrence, -1 where it is suppressed; other nodes do not change.
+    """
     held = np.flatnonzero(node >= 0)
     width = int(node.max(initial=-1)) + 1
     _, cell = np.unique(classes[row[held]] * width + node[held], return_inverse=True)

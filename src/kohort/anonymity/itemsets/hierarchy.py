@@ -52,6 +52,14 @@ class ItemTree:
 def find_hierarchy(wanted: ItemHierarchy, column: str, items: Sequence[str]) -> Hierarchy | None:
     """The hierarchy over the items of a table; None where items form groups.
 
+    Args:
+        wanted: A hierarchy, a tree of codes, or one of "none", "auto", "icd9" and "icd10".
+        column: Name of the items column, which the hierarchy is given.
+        items: The distinct items of the table.
+
+    Returns:
+        The hierarchy; None for "none", and for a named kind or a tree of codes where the table has no item.
+
     Raises:
         ConfigError: The name is unknown.
         DataError: A given hierarchy lacks an item.
@@ -99,7 +107,15 @@ def check_codes(wanted: ItemHierarchy, column: str, items: Sequence[str]) -> tup
 
 
 def item_tree(items: Sequence[str], hierarchy: Hierarchy | None) -> ItemTree:
-    """The nodes of a hierarchy that tell the items of a table apart; without a hierarchy, the items alone."""
+    """The nodes of a hierarchy that tell the items of a table apart; without a hierarchy, the items alone.
+
+    Args:
+        items: The distinct items of the table, in their order.
+        hierarchy: The hierarchy over them; None: no nodes but the items.
+
+    Returns:
+        The tree: first the items as nodes, then the labels that stand for more items than the node below.
+    """
     count = len(items)
     if hierarchy is None:
         return ItemTree(tuple(items), (), np.full(count, -1), np.ones(count, np.int64), None)
@@ -130,7 +146,15 @@ def _labelled_items(items: Sequence[str], hierarchy: Hierarchy) -> list[tuple[st
 
 
 def halves(column: str, items: Sequence[str]) -> Hierarchy:
-    """Runs of 2, 4, 8, ... items in the order of their texts, named by their ends."""
+    """A hierarchy of runs of 2, 4, 8, ... items in the order of their texts, named by their ends.
+
+    Args:
+        column: Name of the items column.
+        items: The distinct items.
+
+    Returns:
+        The hierarchy; its top stands for all items.
+    """
     ordered = sorted(items)
     chains: dict[str, list[str]] = {item: [] for item in ordered}
     width = 2

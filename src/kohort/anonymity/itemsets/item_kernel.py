@@ -36,7 +36,7 @@ NOWHERE = -1
 
 
 class Tree(NamedTuple):
-    """What stands above what (-1: nothing), how many items each node stands for, and how many there are at all.
+    """Parent of each node (-1: none), items below each node, and number of items.
 
     `above` says whether there is a tree: without one, sizes change as groups join.
     """

@@ -1,7 +1,7 @@
 """Item sets as arrays, and back to lists of released cells.
 
-Items come as a list column, as texts with `;` (or `|`) between items, or as repeated rows, one item each, which
-`collect_items` gathers. Missing and empty items are no items; an item twice in a row is one.
+Items come as a list column, or as texts with `;` (or `|`) between items. Missing and empty items are no items; an item
+twice in a row is one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kohort.errors import ConfigError, DataError, nearest
 from kohort.tables.cells import Label, ValueSet, format_cell
 from kohort.tables.frames import ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR
 
-__all__ = ["ItemRows", "collect_items", "distinct", "item_weights", "read_items", "release_items"]
+__all__ = ["ItemRows", "distinct", "item_weights", "read_items", "release_items"]
 
 COUNTED_KEYS = 50_000_000
 
@@ -60,33 +60,15 @@ class ItemRows:
         return np.arange(starts[-1]) + np.repeat(self.row_starts[rows] - starts[:-1], lengths), starts
 
 
-def collect_items(frame: pl.DataFrame, identifier: str, items: str) -> pl.DataFrame:
-    """One row per person from a table with one row per item: the first row of each, with the items as a list in
-    input order.
+def read_items(frame: pl.DataFrame, names: Sequence[str]) -> ItemRows:
+    """The items of each row; those of several columns together are one set.
 
     Args:
         frame: The table.
-        identifier: Column that says who a row is about.
-        items: Column of single items.
+        names: Names of the columns that hold items.
 
-    Raises:
-        DataError: A column is absent, or another column differs among the rows of one person.
-    """
-    for name in (identifier, items):
-        if name not in frame.columns:
-            raise DataError(f"the table has no column {name!r}", hint=nearest(name, frame.columns))
-    rest = [name for name in frame.columns if name not in (identifier, items)]
-    grouped = frame.group_by(identifier, maintain_order=True)
-    differing = [name for name in rest if grouped.agg(pl.col(name).n_unique())[name].max() != 1] if frame.height else []
-    if differing:
-        hint = "Leave these columns out, or make one row a person first"
-        raise DataError(f"columns differ among the rows of one person: {', '.join(differing)}", hint=hint)
-    listed = pl.col(items).cast(pl.String).drop_nulls().unique(maintain_order=True)
-    return grouped.agg(*(pl.col(name).first() for name in rest), listed).select(frame.columns)
-
-
-def read_items(frame: pl.DataFrame, names: Sequence[str]) -> ItemRows:
-    """The items of each row; those of several columns together are one set.
+    Returns:
+        The item occurrences. Items are numbered in the order of their texts.
 
     Raises:
         DataError: A column is absent or holds no item sets.
@@ -109,7 +91,14 @@ def read_items(frame: pl.DataFrame, names: Sequence[str]) -> ItemRows:
 
 
 def item_weights(tree: ItemTree, weights: Mapping[str, float] | None) -> NDArray[np.float64]:
-    """The weight of each node; never 0 for an item, so that no item is suppressed for free.
+    """The weight of each node of the tree.
+
+    Args:
+        tree: The tree over the items.
+        weights: Weight of an item by its text, from 0 to 1; 1 for an item that is not named.
+
+    Returns:
+        The weights of the items, 1e-6 or more so that no item is suppressed for free, then 1 for each label.
 
     Raises:
         ConfigError: A weight is not between 0 and 1.
@@ -125,10 +114,21 @@ def item_weights(tree: ItemTree, weights: Mapping[str, float] | None) -> NDArray
 def release_items(
     rows: ItemRows, tree: ItemTree, node: Integers, classes: Integers, *, table_wide: bool
 ) -> tuple[list[pl.Series], list[tuple[str, tuple[str, ...]]], Integers]:
-    """The item columns as lists of cells; the distinct cells with the items they stand for; the cell of an occurrence.
+    """The item columns of a release as lists of cells.
 
-    `node` is that of each occurrence, `classes` that of each row. Without a tree a node stands for the items that are
-    on it: in its class, or in the whole table where groups are table-wide.
+    Without a tree a node stands for the items that are on it: in its class, or in the whole table where groups are
+    table-wide.
+
+    Args:
+        rows: The items of the table.
+        tree: The tree over the items.
+        node: Node of each occurrence, -1 where it is suppressed.
+        classes: Class of each row.
+        table_wide: Whether a group of items is the same in all classes.
+
+    Returns:
+        The item columns; the distinct cells in the order of their texts, each with the items it stands for; and the
+        place of each occurrence's cell among these, -1 where it is suppressed.
     """
     kept = np.flatnonzero(node >= 0)
     row = rows.row_of[kept]
@@ -163,7 +163,15 @@ def numbered(keys: Integers, span: int) -> tuple[Integers, Integers]:
 
 
 def distinct(keys: Integers, span: int) -> Integers:
-    """The distinct keys, rising; all are below `span`, which may be huge."""
+    """The distinct keys, rising.
+
+    Args:
+        keys: Numbers from 0 on, which may repeat.
+        span: All keys are below this, which may be huge.
+
+    Returns:
+        Each key once, in rising order.
+    """
     if span > COUNTED_KEYS:
         ordered = np.sort(keys)
         found: Integers = ordered[np.diff(ordered, prepend=-1) != 0]

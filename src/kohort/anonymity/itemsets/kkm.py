@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.itemsets.clusters import form_clusters
 from kohort.anonymity.itemsets.generalise import ItemAnonymiser, Rare
 from kohort.anonymity.itemsets.hierarchy import ItemHierarchy, check_codes, find_hierarchy, item_tree
-from kohort.anonymity.itemsets.items import collect_items, distinct, read_items, release_items
+from kohort.anonymity.itemsets.items import distinct, read_items, release_items
 from kohort.anonymity.itemsets.loss import ItemLoss, item_losses
 from kohort.anonymity.itemsets.merging import Merge
 from kohort.anonymity.relational.anonymise import Report
@@ -39,7 +39,7 @@ from kohort.errors import ConfigError, DataError, IntegrityError, RefusedError, 
 from kohort.tables.frames import Missing, from_native, handle_missing, to_native
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "Rare", "anonymise_items", "collect_items"]
+__all__ = ["GroupScope", "ItemGroup", "KKmClass", "KKmResult", "Rare", "anonymise_items"]
 
 GroupScope = Literal["per-cluster", "table-wide"]
 LARGEST_M, LARGEST_LOCAL_M = 3, 4

@@ -41,17 +41,20 @@ def recode(
     m: int,
     weights: NDArray[np.float64],
 ) -> Integers:
-    """The node of each occurrence of the rows in `order`, -1 where it is suppressed.
+    """Recode items row by row, up the tree or to nothing, until every combination is shown by enough persons.
 
     Args:
         rows: The items of the table.
-        tree: What stands above them.
+        tree: The tree over the items.
         order: Rows, those of a class side by side and in it those of a person.
         classes: Class of each of these rows, numbered 0, 1, ... in that order.
         persons: Whom each of these rows is about.
         k: Persons that must show every combination.
         m: Largest size of a combination.
         weights: How much a loss on each node counts (`mean_weights`).
+
+    Returns:
+        The node of each occurrence of these rows, in the order given; -1 where it is suppressed.
 
     Raises:
         ConfigError: There are too many items, or too many combinations of them in the rows.
@@ -73,13 +76,28 @@ def recode(
 
 
 def node_losses(tree: ItemTree) -> NDArray[np.float64]:
-    """What an item loses on each node, and last where it is suppressed: the share of the items it may then be."""
+    """The loss of an item on each node: the share of the table's items that it may then be.
+
+    Args:
+        tree: The tree over the items.
+
+    Returns:
+        One loss per node, from 0 (an item by itself) to 1, and last the loss of a suppressed item, 1.
+    """
     domain = max(len(tree.items), 1)
     return np.append(np.where(tree.size > 1, tree.size / domain, 0.0), 1.0)
 
 
 def mean_weights(tree: ItemTree, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean weight of the items at and below each node."""
+    """The mean weight of the items at and below each node.
+
+    Args:
+        tree: The tree over the items.
+        weights: Weight of each node, the items first; only those of the items are read.
+
+    Returns:
+        One weight per node.
+    """
     total = np.concatenate((weights[: len(tree.items)], np.zeros(len(tree.size) - len(tree.items))))
     # Children come before their parents.
     for node, above in enumerate(tree.parent.tolist()):

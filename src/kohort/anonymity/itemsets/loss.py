@@ -1,4 +1,4 @@
-"""What generalising items cost: normalised certainty penalty, and utility loss as in Choudhury et al. (2020), eqs 1-6.
+"""What generalising items cost: normalised certainty penalty, and utility loss as in Choudhury et al. (2020), eqs 4-6.
 
 - `item_loss`: mean over the item occurrences of the input of the share of the table's items that the released item
   stands for: 0 if it is released as itself, n / items of the input table if its cell stands for n of them, 1 if it was
@@ -8,7 +8,6 @@
 - `utility_loss` (UL, eqs 4-6): for a row the sum over its released items u of (2^|u| - 1) w(u), divided by 2^s - 1, s
   the sum of all |u|; for a table the mean over the rows. It looks at released items alone, and is not 0 for a row of
   several exact items. Computed in logarithms, so that long sets do not overflow.
-- `weighted_ncp` (eqs 2-3): the weighted sum of the penalties of the quasi-identifiers.
 
 Guarantee: computed from the two tables; nothing an anonymiser says about itself is used. An item is covered if a cell
 of its own row stands for it.
@@ -32,7 +31,7 @@ from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import Label, ValueSet, parse_cell
 from kohort.tables.hierarchy import Hierarchy
 
-__all__ = ["ItemLoss", "item_losses", "log_utility_loss", "row_utility_loss", "value_penalty", "weighted_ncp"]
+__all__ = ["ItemLoss", "item_losses"]
 
 Integers = NDArray[np.int64]
 LOG_2 = math.log(2.0)
@@ -48,32 +47,6 @@ class ItemLoss:
     item_loss: float
     information_loss: float
     utility_loss: float
-
-
-def value_penalty(size: float, domain: float) -> float:
-    """Eq 1: share of a column's domain that a cell covers; 0 for a single value."""
-    return 0.0 if size <= 1 or domain <= 0 else min(size / domain, 1.0)
-
-
-def weighted_ncp(penalties: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:
-    """Eqs 2 and 3: the weighted sum over the quasi-identifiers, of one row or of the means over all rows."""
-    return sum((weights or {}).get(name, 1.0) * penalty for name, penalty in penalties.items())
-
-
-def log_utility_loss(size: float, weight: float = 1.0) -> float:
-    """Logarithm of eq 4, the utility loss of one generalised item; -inf for weight 0."""
-    return _log_power(size) + math.log(weight) if weight > 0 and size > 0 else -math.inf
-
-
-def row_utility_loss(sizes: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """Eq 5 for the generalised items of one row; 0 for an empty set."""
-    if not len(sizes):
-        return 0.0
-    logs = [log_utility_loss(size, 1.0 if weights is None else weights[i]) for i, size in enumerate(sizes)]
-    largest = max(logs)
-    if largest == -math.inf:
-        return 0.0
-    return math.exp(largest + math.log(sum(math.exp(one - largest) for one in logs)) - _log_power(sum(sizes)))
 
 
 def item_losses(
@@ -94,6 +67,9 @@ def item_losses(
         kept: Input row of each released row; None: the two have the same rows.
         hierarchy: The hierarchy that item labels come from.
         weights: Weight of each item; 1 by default.
+
+    Returns:
+        The losses of all item occurrences of the input table, and how many were suppressed or added.
 
     Raises:
         DataError: The tables do not match, or a column is absent or holds no item sets.
@@ -189,11 +165,6 @@ def _log_powers(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     """log(2^size - 1) of each size."""
     found: NDArray[np.float64] = sizes * LOG_2 + np.log1p(-np.exp2(-sizes))
     return found
-
-
-def _log_power(size: float) -> float:
-    """log(2^size - 1)."""
-    return size * LOG_2 + math.log1p(-(2.0**-size))
 
 
 @compiled

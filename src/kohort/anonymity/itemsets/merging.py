@@ -195,6 +195,9 @@ def merge_clusters(
         item_loss: Summed loss of the items of each of several sets of rows, taken as classes.
         occurrences: Weighted item occurrences of the whole table.
         tried_rows: Rows that may be tried in unions altogether.
+
+    Returns:
+        The cluster of each row, numbered without gaps, and how many merges were made.
     """
     partition = Partition.of_labels(labels)
     if merge == "none" or partition.count < 2:

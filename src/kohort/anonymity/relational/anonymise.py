@@ -349,6 +349,9 @@ def best_verified(
 
     Returns:
         The classes, and what the checker says of them.
+
+    Raises:
+        ValueError: No classes are given.
     """
     budget = int(options.suppression_limit * problem.table.rows)
     first: tuple[FormedClasses, Judged] | None = None
@@ -367,7 +370,14 @@ def best_verified(
 
 
 def column_weights(weights: Mapping[str, float] | None, table: CodedTable) -> tuple[float, ...]:
-    """How much the loss of each quasi-identifier counts; empty where all count alike.
+    """How much the loss of each quasi-identifier counts.
+
+    Args:
+        weights: Weight by column, above 0; 1 for a column that is not named. None or empty: all count alike.
+        table: The coded quasi-identifiers.
+
+    Returns:
+        One weight per column, in the order of the table; empty where all count alike.
 
     Raises:
         ConfigError: A weight is not above 0, or is given for another column.
@@ -411,7 +421,17 @@ def check_columns(columns: Sequence[str], quasi: Sequence[str], sensitive: Seque
 def person_codes(
     frame: pl.DataFrame, person: str | None, quasi: Sequence[str], sensitive: Sequence[str], target: str | None
 ) -> Integers | None:
-    """A number for whom each row is about; None where rows are counted.
+    """A number for whom each row is about.
+
+    Args:
+        frame: The table.
+        person: The column that says whom a row is about; None: rows are counted.
+        quasi: The quasi-identifiers; `person` must not be one.
+        sensitive: The sensitive columns; `person` must not be one.
+        target: The column to predict, or None; `person` must not be it.
+
+    Returns:
+        The number of each row's person, from 0 on; None where rows are counted.
 
     Raises:
         ConfigError: The column has another role too.
@@ -438,6 +458,12 @@ def _require(columns: Sequence[str], names: Sequence[str]) -> None:
 def check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: float, balance: float) -> None:
     """Refuse words that are unknown and shares that are none.
 
+    Args:
+        algorithm: "auto", "lattice" or the name of a class technique.
+        keep_exact: True, False or "thesis".
+        suppression_limit: Largest share of the rows that may be suppressed, from 0 to 1.
+        balance: What a suppressed row costs beside a generalised one, from 0 to 1.
+
     Raises:
         ConfigError: An option is wrong.
     """
@@ -453,7 +479,16 @@ def check_options(algorithm: str, keep_exact: KeepExact, suppression_limit: floa
 
 
 def finisher(problem: Problem, keep_exact: KeepExact) -> Callable[[Partition], Partition]:
-    """What is done to finished classes: rows that agree keep their values, if asked."""
+    """The last step on finished classes, as `keep_exact` asks.
+
+    Args:
+        problem: The coded table and the rule.
+        keep_exact: Whether rows that agree keep their values; "thesis" splits them off even where the remainder then
+            breaks the rule.
+
+    Returns:
+        The step, from a partition to a partition; with False it changes nothing.
+    """
     if keep_exact is False:
         return lambda partition: partition
     return lambda partition: split_exact(problem, partition, guarded=keep_exact != "thesis")

@@ -180,8 +180,15 @@ def _makers(frame: pl.DataFrame, problem: Problem, options: ClassOptions) -> lis
 
 
 def needs_moves(problem: Problem, cells: Sequence[ColumnCells]) -> bool:
-    """Whether moving rows between classes matters: for a rule about values, or where sets of more than `max_set` values
-    are suppressed, which makers of k rows alone do not look at."""
+    """Whether moving rows between classes can help: under a rule about sensitive values, or where sets are suppressed.
+
+    Args:
+        problem: The coded table and the rule. With k alone, sets matter only where `max_set` bounds them.
+        cells: The cells of the classes that were formed.
+
+    Returns:
+        True if rows are worth moving.
+    """
     if problem.requirements is not None or problem.max_set is None:
         return problem.requirements is not None
     sets = zip(problem.table.columns, cells, strict=True)

@@ -26,7 +26,14 @@ TEXTS = (pl.String, pl.Categorical)
 
 
 def categories(column: pl.Series) -> pl.Series:
-    """A column with its texts as categories, so that whoever codes it later need not hash them again."""
+    """A column with its texts as categories, so that whoever codes it later need not hash them again.
+
+    Args:
+        column: Any column.
+
+    Returns:
+        Categories for a column of texts; the column itself for any other.
+    """
     return column.cast(pl.Categorical) if column.dtype == pl.String else column
 
 

@@ -32,7 +32,14 @@ def equal_rows(table: CodedTable, groups: Integers, rows: Integers) -> Integers:
 
 
 def exact_classes(table: CodedTable) -> Partition:
-    """The classes of rows that agree in every quasi-identifier, as they are before anything is generalised."""
+    """The classes of rows that agree in every quasi-identifier, as they are before anything is generalised.
+
+    Args:
+        table: The coded quasi-identifiers.
+
+    Returns:
+        One class for each combination of values that occurs.
+    """
     parts = ((column.distinct, codes) for column, codes in zip(table.columns, table.codes, strict=True))
     order, starts = key_order(fold_codes(parts, np.zeros(table.rows, np.int64)))
     return Partition(order, np.append(starts, table.rows))

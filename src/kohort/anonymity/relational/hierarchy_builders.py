@@ -75,6 +75,9 @@ def interval_hierarchy(
         width: Width of the first level; when None, about 32 intervals cover the bounds. Intervals are half open:
             [low, high).
 
+    Returns:
+        The hierarchy of the given values; its top is `*`.
+
     Raises:
         DataError: The bounds or the width make no sense.
     """
@@ -110,7 +113,16 @@ def date_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
 
 
 def mask_hierarchy(column: str, values: Iterable[str], *, from_left: bool = False) -> Hierarchy:
-    """Mask one more character at each level, from the right end unless told otherwise: 1145*, 114**, ..."""
+    """Mask one more character at each level: 1145*, 114**, ...
+
+    Args:
+        column: Name of the column.
+        values: Texts to cover; shorter ones are filled up with blanks on the masked side.
+        from_left: Whether to mask from the left end instead of the right.
+
+    Returns:
+        The hierarchy; its top is `*`.
+    """
     known = list(dict.fromkeys(values))
     longest = max(map(len, known), default=0)
     chains = {}
@@ -125,7 +137,15 @@ def mask_hierarchy(column: str, values: Iterable[str], *, from_left: bool = Fals
 
 
 def suppression_hierarchy(column: str, values: Iterable[str]) -> Hierarchy:
-    """The value, or nothing."""
+    """A hierarchy of two levels: the value, or `*`.
+
+    Args:
+        column: Name of the column.
+        values: Texts to cover.
+
+    Returns:
+        The hierarchy.
+    """
     return Hierarchy.of(column, dict.fromkeys(values, (ROOT_LABEL,)))
 
 
@@ -138,6 +158,9 @@ def data_independent(
         frame: The table.
         columns: Names of the columns.
         bounds: Lowest and highest possible value of number columns.
+
+    Returns:
+        The hierarchy of each column, by name.
     """
     return {name: _by_kind(frame[name], (bounds or {}).get(name)) for name in columns}
 
@@ -186,7 +209,14 @@ def frequent_targets(
 
 
 def group_values(found: Sequence[TargetAssociation], rho: float) -> tuple[tuple[str, ...], ...]:
-    """Algorithm 2 for one column: by target value, then by bucket of rho percent, from bucket 0 on; 100 % in the last.
+    """Algorithm 2 for one column: group the values of one target value by buckets of rho percent.
+
+    Args:
+        found: The values of the column with their shares, from `frequent_targets`.
+        rho: Width of a bucket in percent; buckets start at 0, and 100 % is in the last one.
+
+    Returns:
+        The groups that are not empty, by target value, then by bucket.
 
     Raises:
         ConfigError: rho is not in (0, 100].
@@ -204,7 +234,17 @@ def group_values(found: Sequence[TargetAssociation], rho: float) -> tuple[tuple[
 def automatic_hierarchy(
     frame: pl.DataFrame, column: str, target: str, *, rhos: Sequence[float], counts: str | None = None
 ) -> Hierarchy:
-    """Values, their groups for each rho, then suppression; `counts` as in `frequent_targets`.
+    """Algorithms 1 and 2 for one column: values, their groups for each rho, then suppression.
+
+    Args:
+        frame: The table.
+        column: The column.
+        target: The target, which the groups tell about.
+        rhos: Widths of the buckets in percent, the smallest first; each divides the next.
+        counts: Column that says how many rows each row stands for; None: each is one.
+
+    Returns:
+        The hierarchy, one level per rho between the values and `*`.
 
     Raises:
         ConfigError: A rho does not divide the next (the smallest comes first); or the column is the target.

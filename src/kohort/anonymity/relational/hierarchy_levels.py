@@ -93,7 +93,15 @@ class HierarchyLevels:
 def levels_by_column(
     table: CodedTable, hierarchies: Mapping[str, Hierarchy], weights: Sequence[float] = ()
 ) -> tuple[HierarchyLevels, ...]:
-    """The hierarchy levels of every column, penalties times the column's weight where weights are given.
+    """The hierarchy levels of every column.
+
+    Args:
+        table: The coded quasi-identifiers.
+        hierarchies: Hierarchy of each column, by name; it must cover every value of the column.
+        weights: Weight of each column, which multiplies its penalties; empty: 1.
+
+    Returns:
+        The levels, in the order of the columns.
 
     Raises:
         ConfigError: A column has no hierarchy.

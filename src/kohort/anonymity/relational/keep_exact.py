@@ -26,6 +26,9 @@ def split_exact(problem: Problem, partition: Partition, *, guarded: bool = True)
         problem: The coded table and the rule.
         partition: Its classes.
         guarded: Split a group off only if the group and the remainder both meet the rule; False is the step as printed.
+
+    Returns:
+        The new classes; the partition itself where no group is split off.
     """
     if guarded and partition.sizes.max() < 2 * problem.rule.k:
         # Two parts of at least k rows need twice as many.

@@ -107,7 +107,15 @@ def k_of_risk(risk: float, population: int | None, units: int) -> int:
 
 
 def sizes_to_try(problem: Problem, population: PopulationRule) -> Iterator[Problem]:
-    """The problem, and where the population asks for something, the same with larger and larger classes."""
+    """The problem, then the same with larger and larger k where a population is given, up to one class of everybody.
+
+    Args:
+        problem: The coded table and the rule.
+        population: What must hold beside a table of the population.
+
+    Yields:
+        The problem with the next k to try.
+    """
     yield problem
     k = problem.rule.k
     while population.frame is not None and k < problem.sensitive.units:
@@ -116,7 +124,14 @@ def sizes_to_try(problem: Problem, population: PopulationRule) -> Iterator[Probl
 
 
 def nothing_shown(problem: Problem) -> FormedClasses:
-    """All rows as one class whose cells are suppressed."""
+    """All rows as one class whose cells are suppressed.
+
+    Args:
+        problem: The coded table.
+
+    Returns:
+        The one class, at a loss of 1.
+    """
     rows = problem.table.rows
     cells = tuple(
         ColumnCells(column.name, (SUPPRESSED,), np.zeros(1, np.int64), True) for column in problem.table.columns

@@ -82,12 +82,24 @@ def release(frame: pl.DataFrame, partition: Partition, columns: Sequence[ColumnC
         frame: The table.
         partition: Its classes.
         columns: The cells of the quasi-identifiers.
+
+    Returns:
+        The released table; a generalised column holds texts.
     """
     return as_texts(release_categories(frame, partition, columns))
 
 
 def release_categories(frame: pl.DataFrame, partition: Partition, columns: Sequence[ColumnCells]) -> pl.DataFrame:
-    """As `release`, generalised texts as categories: whoever codes them later need not hash the text of every row."""
+    """As `release`, with generalised texts as categories: whoever codes them later need not hash the text of every row.
+
+    Args:
+        frame: The table.
+        partition: Its classes.
+        columns: The cells of the quasi-identifiers.
+
+    Returns:
+        The released table; `as_texts` turns it into what `release` returns.
+    """
     labels = partition.labels
     shown = (cells for cells in columns if cells.generalised)
     changed = [categories(cells.texts).gather(cells.of_class[labels]) for cells in shown]
@@ -95,7 +107,14 @@ def release_categories(frame: pl.DataFrame, partition: Partition, columns: Seque
 
 
 def as_texts(frame: pl.DataFrame) -> pl.DataFrame:
-    """The table with categories as texts, as it is released."""
+    """The table with categories as texts, as it is released.
+
+    Args:
+        frame: A table from `release_categories`.
+
+    Returns:
+        The same table without categories.
+    """
     return frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
@@ -198,7 +217,16 @@ def _distinct_groups(
 def label_cells(
     table: CodedTable, partition: Partition, steps: Sequence[HierarchyLevels | None]
 ) -> tuple[ColumnCells, ...]:
-    """The lowest label above all values of a class, column by column; columns without a hierarchy as `set_cells`."""
+    """The lowest label above all values of each class.
+
+    Args:
+        table: The coded table.
+        partition: Its classes.
+        steps: The hierarchy levels of each column; None for a column that is released as `set_cells` does.
+
+    Returns:
+        The cells of each quasi-identifier.
+    """
     first = partition.starts[:-1]
     made: list[ColumnCells] = []
     for place, (levels, codes) in enumerate(zip(steps, table.codes, strict=True)):
@@ -218,7 +246,16 @@ def label_cells(
 
 
 def cells_at(levels: HierarchyLevels, level: Integers, code: Integers) -> ColumnCells:
-    """The cells of classes of which each has a level and the code of one of its rows."""
+    """The cells of classes that are released at given levels.
+
+    Args:
+        levels: The hierarchy levels of the column.
+        level: The level of each class.
+        code: The code of one row of each class; the label at that level must be the same for all its rows.
+
+    Returns:
+        The cells of the column.
+    """
     keys, of_class = np.unique(level * levels.column.distinct + code, return_inverse=True)
     found: dict[tuple[int, int], int] = {}
     places = np.empty(len(keys), np.int64)

@@ -54,6 +54,12 @@ _CLASSES: dict[str, MakeClasses] = {}
 def hierarchy_technique(name: str) -> Callable[[MakeHierarchies], MakeHierarchies]:
     """Decorator that registers a way to make hierarchies under a name.
 
+    Args:
+        name: The word that `hierarchies=` will take.
+
+    Returns:
+        The decorator; it returns the function as it is.
+
     Raises:
         ConfigError: The name is taken.
     """
@@ -62,6 +68,12 @@ def hierarchy_technique(name: str) -> Callable[[MakeHierarchies], MakeHierarchie
 
 def class_technique(name: str) -> Callable[[MakeClasses], MakeClasses]:
     """Decorator that registers a way to form classes under a name.
+
+    Args:
+        name: The word that `algorithm=` will take; "auto" and "lattice" are reserved.
+
+    Returns:
+        The decorator; it returns the function as it is.
 
     Raises:
         ConfigError: The name is taken or reserved.
@@ -82,6 +94,12 @@ def class_techniques() -> tuple[str, ...]:
 def find_hierarchy_technique(name: str) -> MakeHierarchies:
     """The hierarchy technique of this name.
 
+    Args:
+        name: The word given as `hierarchies=`.
+
+    Returns:
+        A function of a table, its quasi-identifiers and the target or None.
+
     Raises:
         ConfigError: There is none.
     """
@@ -92,6 +110,12 @@ def find_hierarchy_technique(name: str) -> MakeHierarchies:
 
 def find_class_technique(name: str) -> MakeClasses:
     """The class technique of this name.
+
+    Args:
+        name: The word given as `algorithm=`, other than "auto" and "lattice".
+
+    Returns:
+        A function of a problem and the options of cuts.
 
     Raises:
         ConfigError: There is none.

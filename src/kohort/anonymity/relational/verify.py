@@ -121,7 +121,14 @@ def verify(
 
 
 def asked_of(rule: Rule) -> dict[str, Any]:
-    """What the checker is asked about a release that must meet a rule, by the names of its arguments."""
+    """The rule as arguments of the checker.
+
+    Args:
+        rule: The rule that a release must meet.
+
+    Returns:
+        The arguments of `checker.measures.judged` by name; without those that the rule does not ask for.
+    """
     asked: dict[str, Any] = {name: bound for name in ("alpha", "beta", "delta") if (bound := getattr(rule, name)) > 0}
     if rule.beta > 0:
         asked |= {"beta_kind": rule.beta_kind}

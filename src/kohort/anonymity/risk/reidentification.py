@@ -44,10 +44,8 @@ __all__ = [
     "PopulationUniqueness",
     "Risk",
     "assess_risk",
-    "distinction_and_separation",
     "distinguishability",
     "pitman_log_likelihood",
-    "population_uniqueness",
     "risk_of_classes",
 ]
 
@@ -237,16 +235,6 @@ def _with_population(
     return replace(alone, marketer=expected_matches, journalist_max=largest, journalist_mean=expected_matches)
 
 
-def distinction_and_separation(frame: Any, *, quasi: Sequence[str]) -> tuple[Distinguishability, ...]:
-    """Distinction and separation of each quasi-identifier and, last, of all of them together.
-
-    Raises:
-        DataError: The table lacks a column or has no rows.
-    """
-    counted = combine(as_frame(frame).lazy(), quasi=quasi)
-    return distinguishability(counted, _histogram(counted))
-
-
 def distinguishability(counted: Combinations, histogram: Histogram) -> tuple[Distinguishability, ...]:
     """Distinction and separation of each quasi-identifier and, last, of all of them together.
 
@@ -318,20 +306,6 @@ def _sizes_in(
     return found.astype(np.float64)
 
 
-def population_uniqueness(sizes: NDArray[np.int64], *, population_size: int) -> PopulationUniqueness:
-    """Estimate the uniqueness of a population from the class sizes of a sample.
-
-    Args:
-        sizes: Rows of each class of the sample.
-        population_size: Rows of the population.
-
-    Returns:
-        The estimated share and the model used.
-    """
-    size, count = np.unique(sizes, return_counts=True)
-    return _uniqueness(size, count, population_size)
-
-
 def _uniqueness(size: NDArray[np.int64], count: NDArray[np.int64], population_size: int) -> PopulationUniqueness:
     rows, classes = int((size * count).sum()), int(count.sum())
     uniques = int(count[0]) if size[0] == 1 else 0
@@ -349,7 +323,17 @@ def _uniqueness(size: NDArray[np.int64], count: NDArray[np.int64], population_si
 
 
 def pitman_log_likelihood(theta: float, alpha: float, size: NDArray[np.int64], count: NDArray[np.int64]) -> float:
-    """Logarithm of Pitman's sampling formula, up to a constant, for `count` classes of each `size`."""
+    """Natural logarithm of Pitman's sampling formula for the class sizes of a table, up to a constant.
+
+    Args:
+        theta: Parameter of the formula, above -alpha.
+        alpha: Parameter of the formula, between 0 and 1.
+        size: The sizes of classes that occur, each once.
+        count: How many classes have each of these sizes.
+
+    Returns:
+        The log-likelihood; larger fits better.
+    """
     from scipy.special import gammaln
 
     classes, rows = int(count.sum()), int((size * count).sum())

@@ -68,8 +68,6 @@ class CertificateFacts:
     """What a certificate says."""
 
     names: tuple[str, ...]
-    not_before: datetime
-    not_after: datetime
     days_left: int
     is_authority: bool
 
@@ -83,7 +81,22 @@ def make_ca(
     now: datetime | None = None,
     force: bool = False,
 ) -> KeyFiles:
-    """A certificate authority for one federation: `ca.pem`, which every site gets, and `ca-key.pem`, which stays."""
+    """Make a certificate authority for one federation: `ca.pem`, which every site gets, and `ca-key.pem`, which stays.
+
+    Args:
+        folder: Where both files go.
+        name: Common name of the authority.
+        days: How many days the certificate is valid, from 1 to 36,500.
+        passphrase: Encrypts the private key; None leaves it readable to its owner.
+        now: Start of the validity; None: the clock of this machine. It begins a day earlier, as clocks differ.
+        force: Replace existing files.
+
+    Returns:
+        The paths of the two files.
+
+    Raises:
+        ConfigError: A file exists and `force` is not given, or the number of days is out of range.
+    """
     from cryptography import x509
 
     files = KeyFiles(folder / "ca-key.pem", folder / "ca.pem")
@@ -109,10 +122,24 @@ def issue_server_certificate(
     now: datetime | None = None,
     force: bool = False,
 ) -> KeyFiles:
-    """The hub's `server.pem` and `server-key.pem`, signed by the authority in `folder`.
+    """Issue the hub's `server.pem` and `server-key.pem`, signed by the authority in `folder`.
 
-    `names`: the host names and addresses that sites reach the hub by; the loopback names are always among them.
-    `passphrase` is the authority's. The server's own key has none, as Flower reads it without.
+    Args:
+        folder: Holds `ca.pem` and `ca-key.pem`, and gets the two new files.
+        names: Host names and addresses that sites reach the hub by; the loopback names are always added.
+        days: How many days the certificate is valid, no longer than its authority.
+        passphrase: The authority's. The server's own key has none, as Flower reads it without.
+        now: Start of the validity; None: the clock of this machine.
+        force: Replace existing files.
+
+    Returns:
+        The paths of the two new files.
+
+    Raises:
+        ConfigError: A name is no host name, the passphrase is wrong, the days are out of range or outlast the
+            authority, or a file exists and `force` is not given.
+        IntegrityError: The authority's files are damaged or do not belong together.
+        RefusedError: Others may read the authority's key or change its certificate.
     """
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -147,9 +174,21 @@ def issue_server_certificate(
 def check_certificate(
     path: Path, now: datetime | None = None, *, name: str | None = None, authority: Path | None = None
 ) -> CertificateFacts:
-    """What the certificate says, or an error that says why no site will accept it.
+    """Check a certificate as a site will when it connects, and read it.
 
-    Checked are its dates, that it is for `name` and that `authority` signed it, where these are given.
+    Args:
+        path: The certificate, in PEM.
+        now: The time to check its dates at; None: the clock of this machine.
+        name: Host name or address that it must be for; None checks none.
+        authority: Certificate of the authority that must have signed it; None checks no signature.
+
+    Returns:
+        What the certificate says.
+
+    Raises:
+        IntegrityError: It is damaged, expired, not yet valid, for other names, or not signed by a valid authority.
+        ConfigError: A file cannot be read.
+        RefusedError: Others may change a file.
     """
     certificate, today = _load_certificate(path), _utc(now)
     if today > certificate.not_valid_after_utc:
@@ -170,17 +209,22 @@ def check_certificate(
         )
     if authority is not None:
         _check_signed(path, certificate, authority, today)
-    return CertificateFacts(
-        names,
-        certificate.not_valid_before_utc,
-        certificate.not_valid_after_utc,
-        (certificate.not_valid_after_utc - today).days,
-        _is_authority(certificate),
-    )
+    return CertificateFacts(names, (certificate.not_valid_after_utc - today).days, _is_authority(certificate))
 
 
 def make_node_key(path: Path, *, force: bool = False) -> KeyFiles:
-    """A site's key for Flower's node authentication: `path` for `--auth-supernode-private-key`, and `path`.pub."""
+    """Make a site's key for Flower's node authentication: `path` for `--auth-supernode-private-key`, and `path`.pub.
+
+    Args:
+        path: Where the private key goes.
+        force: Replace existing files.
+
+    Returns:
+        The paths of the two files.
+
+    Raises:
+        ConfigError: A file exists and `force` is not given.
+    """
     files = KeyFiles(path, path.with_name(path.name + ".pub"))
     for file in (files.private, files.public):
         require_new(file, force=force)
@@ -196,7 +240,19 @@ def make_node_key(path: Path, *, force: bool = False) -> KeyFiles:
 
 
 def node_public_key(path: Path) -> bytes:
-    """The public half of the node key in `path`, as the line a hub's operator is given."""
+    """The public half of the node key in `path`, as the line a hub's operator is given.
+
+    Args:
+        path: The private node key, from `make_node_key`.
+
+    Returns:
+        The line, in OpenSSH's format.
+
+    Raises:
+        IntegrityError: The file holds no node key.
+        ConfigError: The file cannot be read.
+        RefusedError: Others may read or change the file.
+    """
     try:
         key = load_ssh_private_key(read_guarded(path, forbidden=PRIVATE), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -207,7 +263,17 @@ def node_public_key(path: Path) -> bytes:
 
 
 def node_key_to_register(line: bytes) -> bytes:
-    """A node's public key as Flower's SuperLink stores it: PEM, from the OpenSSH line the site sent."""
+    """A node's public key as Flower's SuperLink stores it: PEM, from the OpenSSH line the site sent.
+
+    Args:
+        line: The line that the site sent, from `node_public_key`.
+
+    Returns:
+        The key in PEM.
+
+    Raises:
+        IntegrityError: The line holds no node key.
+    """
     try:
         key = load_ssh_public_key(line.strip())
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -74,7 +74,18 @@ def _is_strangers(owner: int) -> bool:
 
 
 def kept_secret(path: Path) -> bytes:
-    """32 bytes drawn once from the operating system and kept, readable by the owner only."""
+    """32 bytes drawn once from the operating system and kept, readable by the owner only.
+
+    Args:
+        path: Where the secret is kept; the file is made on the first call.
+
+    Returns:
+        The 32 bytes; the same in every call.
+
+    Raises:
+        RefusedError: Others may read or change the file.
+        ConfigError: The file cannot be read or written.
+    """
     if not path.exists():
         write_atomic(path, os.urandom(32), durable=True, private=True)
     return read_guarded(path, forbidden=PRIVATE)

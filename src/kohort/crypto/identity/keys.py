@@ -53,7 +53,17 @@ _NONCE = bytes(12)  # every file has a salt, so a key, of its own
 
 
 def save_identity(path: Path, identity: Identity, *, passphrase: str | None = None, force: bool = False) -> None:
-    """Write the private keys to `path` (mode 0600)."""
+    """Write the private keys to `path` (mode 0600).
+
+    Args:
+        path: The key file.
+        identity: The identity whose keys are saved.
+        passphrase: Encrypts the private keys; None leaves them readable to the file's owner.
+        force: Replace an existing file.
+
+    Raises:
+        ConfigError: The passphrase is empty, or the file exists and `force` is not given.
+    """
     require_new(path, force=force)
     if passphrase == "":
         raise ConfigError("the passphrase is empty", hint="Give one, or none at all")
@@ -70,7 +80,20 @@ def save_identity(path: Path, identity: Identity, *, passphrase: str | None = No
 
 
 def load_identity(path: Path, *, passphrase: str | None = None) -> Identity:
-    """Read the private keys that `save_identity` wrote."""
+    """Read the private keys that `save_identity` wrote.
+
+    Args:
+        path: The key file.
+        passphrase: The one it was saved under; None for a file without one.
+
+    Returns:
+        The identity with its private keys.
+
+    Raises:
+        ConfigError: There is no file, or the passphrase is wrong, missing or not needed.
+        IntegrityError: The file is damaged or no key file.
+        RefusedError: Others may read or change the file.
+    """
     if not path.exists():
         raise ConfigError(f"there is no key file {path}", hint="Make one with: kohort site init")
     content = read_guarded(path, forbidden=PRIVATE)
@@ -92,12 +115,29 @@ def load_identity(path: Path, *, passphrase: str | None = None) -> Identity:
 
 
 def public_text(public: PublicIdentity) -> str:
-    """A public identity as one line of JSON, to hand to other operators; the fingerprint travels another way."""
+    """A public identity as one line of JSON, for other operators. They must get its fingerprint another way.
+
+    Args:
+        public: The public identity.
+
+    Returns:
+        The line.
+    """
     return canonical(_record(public))
 
 
 def public_from_text(text: str | bytes) -> PublicIdentity:
-    """The public identity of such a line."""
+    """Read a public identity from the line that `public_text` made. It is not verified: compare its fingerprint.
+
+    Args:
+        text: The line.
+
+    Returns:
+        The public identity.
+
+    Raises:
+        IntegrityError: The text is not one.
+    """
     try:
         return _from_record(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -147,7 +187,17 @@ class RunKey:
 
 
 def announce_run_key(identity: Identity, *, run: str, plan_hash: str, roster_hash: str) -> RunKey:
-    """The signed exchange key of `identity`, which `Identity.for_run` made for this run."""
+    """Sign the exchange key of one run, so that peers can seal to it.
+
+    Args:
+        identity: The identity from `Identity.for_run`, whose exchange key is fresh.
+        run: The run.
+        plan_hash: Hash of the approved plan.
+        roster_hash: Hash of this site's roster.
+
+    Returns:
+        The key with the site's signature over all of these.
+    """
     unsigned = RunKey(
         name=identity.name,
         run=run,
@@ -163,9 +213,22 @@ def announce_run_key(identity: Identity, *, run: str, plan_hash: str, roster_has
 def accept_run_key(
     key: RunKey, *, owner: PublicIdentity, roster: Roster, run: str, plan_hash: str, roster_hash: str
 ) -> PublicIdentity:
-    """The identity to seal to in this run, or an IntegrityError that names the site and what did not match.
+    """Verify a peer's run key.
 
-    `owner` is the site's lasting identity, which the roster must know; `roster_hash` is this site's own.
+    Args:
+        key: The announced key.
+        owner: The peer's long-term identity.
+        roster: This site's roster, which must know `owner`.
+        run: The run it must be for.
+        plan_hash: Hash of the plan that it must be for.
+        roster_hash: Hash of this site's own roster, which the peer must have signed too.
+
+    Returns:
+        The identity to seal to in this run.
+
+    Raises:
+        IntegrityError: The roster does not know the owner, the key is of another site, run, plan or roster, or it is
+            not signed by the owner; the message names the site and what does not match.
     """
     roster.require(owner)
     for what, found, wanted in (
@@ -214,7 +277,15 @@ class Rotation:
 
 
 def rotate(old: Identity, new: Identity) -> Rotation:
-    """Announce that `new` takes the place of `old`."""
+    """Announce that `new` takes the place of `old`, signed by both.
+
+    Args:
+        old: The identity in use.
+        new: The identity that replaces it, under the same name.
+
+    Returns:
+        The announcement, for `accept_rotation`.
+    """
     message = _rotation_message(old.public, new.public)
     return Rotation(
         old=old.public,
@@ -225,7 +296,20 @@ def rotate(old: Identity, new: Identity) -> Rotation:
 
 
 def accept_rotation(roster: Roster, rotation: Rotation) -> Roster:
-    """The roster with the new identity; the old fingerprint is revoked. Refuses what the old key did not sign."""
+    """Replace a peer's identity on a roster.
+
+    Args:
+        roster: This site's roster, which must know the old identity.
+        rotation: The peer's announcement.
+
+    Returns:
+        The roster with the new fingerprint; the old one is revoked.
+
+    Raises:
+        IntegrityError: The roster does not know the old identity, the names differ, or one of the two keys did not
+            sign.
+        RefusedError: The new fingerprint was revoked.
+    """
     old, new = rotation.old, rotation.new
     roster.require(old)
     message = _rotation_message(old, new)

@@ -28,7 +28,7 @@ import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, exp, floor, log2, sqrt
+from math import ceil, floor, log2, sqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -192,21 +192,16 @@ class _Ckks(Ring):
 
     @property
     def grid(self) -> int:
-        """How many standard deviations of a total's error apart two integers lie: so many that `false_alarm` is below
-        2^-30."""
-        return 43 if len(self.prime_bits) > 1 else 33
+        """How many standard deviations of a total's error apart two integers lie.
 
-    @property
-    def false_alarm(self) -> float:
-        """Probability that an honest total has a slot that lies farther from an integer than `tolerance`, at most.
-
-        In a slot, what encryption adds is a product: an error that all sites drew, a normal variable, times the
-        secret's own value there, another one. The real part of such a product has the distribution of Laplace, whose
-        tails are exp(-sqrt(2) x) at x deviations, far heavier than those of a normal variable. Where nothing is scaled
-        down there are two such products of the same size, and the tails of their sum are (1 + x) exp(-2 x).
+        So many that an honest total has a slot that lies farther from an integer than `tolerance` with a probability
+        below 2^-30. In a slot, what encryption adds is a product: an error that all sites drew, a normal variable,
+        times the secret's own value there, another one. The real part of such a product has the distribution of
+        Laplace, whose tails are exp(-sqrt(2) x) at x deviations, far heavier than those of a normal variable. Where
+        nothing is scaled down there are two such products of the same size, and the tails of their sum are
+        (1 + x) exp(-2 x).
         """
-        x = self.tolerance * self.grid
-        return self.slots * (exp(-sqrt(2) * x) if len(self.prime_bits) > 1 else (1 + x) * exp(-2 * x))
+        return 43 if len(self.prime_bits) > 1 else 33
 
     def scale(self, sites: int) -> float:
         """Units of the ciphertext to the integer."""

@@ -50,7 +50,14 @@ def threshold_for(members: int, colluders: int) -> int:
 
 
 def least_sites(trust: Trust) -> int:
-    """The fewest sites in a total, whatever the session: fewer would show too much of each other's numbers."""
+    """The fewest sites that a total may be over, whatever the session.
+
+    Args:
+        trust: The numbers of the approved plan and of the site's policy.
+
+    Returns:
+        The number, 3 or more: a total over fewer sites would show too much of a single site's numbers.
+    """
     return max(MIN_SITES, trust.colluders + 2, trust.min_sites, trust.quorum)
 
 
@@ -69,13 +76,30 @@ def share_claim(members: int, colluders: int) -> SecureSum:
 
 
 def hash_parts(*parts: bytes) -> bytes:
-    """A hash of 32 bytes over parts, each with its length."""
+    """A hash of several byte strings, each preceded by its length, so that no two lists share a hash.
+
+    Args:
+        parts: The byte strings.
+
+    Returns:
+        32 bytes (BLAKE2b).
+    """
     framed = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
     return hashlib.blake2b(framed, digest_size=32).digest()
 
 
 def derive(secret: bytes, purpose: bytes, binding: bytes, *, size: int = _KEY) -> bytes:
-    """A key for one purpose (at most 16 bytes) and one binding: BLAKE2b keyed with the secret."""
+    """A key for one purpose and one binding: BLAKE2b keyed with the secret.
+
+    Args:
+        secret: The secret, at most 64 bytes.
+        purpose: What the key is for, at most 16 bytes.
+        binding: What the key is bound to, any number of bytes.
+        size: Bytes of the key, at most 64.
+
+    Returns:
+        The key.
+    """
     return hashlib.blake2b(binding, digest_size=size, key=secret, person=purpose).digest()
 
 
@@ -215,5 +239,16 @@ class MaskKeys:
 
 @lru_cache(maxsize=2 * MOST_SITES)
 def is_signed(peer: PublicIdentity, text: bytes, signature: bytes) -> bool:
-    """Whether a peer signed an announcement. Simulated sites of one process check each signature once."""
+    """Whether a peer signed an announcement.
+
+    Results are remembered, so that simulated sites of one process check each signature once.
+
+    Args:
+        peer: The peer's long-term identity.
+        text: The announced bytes.
+        signature: The signature that came with them.
+
+    Returns:
+        True if the peer signed exactly these bytes as an announcement of a run key.
+    """
     return peer.signed(text, signature, purpose=_PURPOSE)

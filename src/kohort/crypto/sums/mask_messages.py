@@ -89,15 +89,30 @@ class Shares:
 
 
 def pack_places(places: NDArray[np.uint32], rest: bytes = b"") -> bytes:
-    """A list of members by their places, and what follows it."""
+    """A list of members by their places, and what follows it.
+
+    Args:
+        places: Place of each listed member in the session, rising.
+        rest: Bytes that follow the list.
+
+    Returns:
+        The number of places, the places with 4 bytes each, and the rest.
+    """
     return _COUNT.pack(len(places)) + places.astype("<u4", copy=False).tobytes() + rest
 
 
 def unpack_places(message: bytes, members: int) -> tuple[NDArray[np.uint32], bytes]:
-    """The places of a list, growing and each below `members`, and what follows it.
+    """Read a list of members, and what follows it.
+
+    Args:
+        message: A message that `pack_places` made.
+        members: Number of members of the session.
+
+    Returns:
+        The places, rising and each below `members`, and the bytes that follow.
 
     Raises:
-        IntegrityError: They are not.
+        IntegrityError: The list is empty or cut short, or a place is out of order or out of range.
     """
     if len(message) >= _COUNT.size:
         (count,) = _COUNT.unpack_from(message)
@@ -110,35 +125,96 @@ def unpack_places(message: bytes, members: int) -> tuple[NDArray[np.uint32], byt
 
 
 def round_name(context: SumContext) -> bytes:
-    """What names the round keys of a sum: the task and the round. Two sums of one round have different keys."""
+    """The name that the round keys of a sum are derived for: task and round. Two sums of one round have different keys.
+
+    Args:
+        context: The context of the sum.
+
+    Returns:
+        32 bytes.
+    """
     return hash_parts(context.request.encode(), context.round.to_bytes(8, "little", signed=True))
 
 
 def box_header(session: bytes, transcript: bytes, sender: int, recipient: int) -> bytes:
-    """What a box or a confirmation is bound to besides its content."""
+    """The data that a sealed box or a confirmation is authenticated with, besides its content.
+
+    Args:
+        session: Digest of the session.
+        transcript: Digest of the sum and its public inputs.
+        sender: Place of the sender in the session.
+        recipient: Place of the recipient.
+
+    Returns:
+        The header.
+    """
     return session + transcript + _ROUTE.pack(sender, recipient)
 
 
 def commitment(what: bytes, transcript: bytes, secret: bytes) -> bytes:
-    """What a site says beforehand of a secret that may be recovered."""
+    """A commitment to a secret that may be recovered from shares later.
+
+    Args:
+        what: Which of the site's secrets it is.
+        transcript: Digest of the sum and its public inputs.
+        secret: The secret.
+
+    Returns:
+        32 bytes, for `is_commitment`.
+    """
     return hash_parts(b"commitment", what, transcript, secret)
 
 
 def list_hash(session: bytes, transcript: bytes, masking: NDArray[np.uint32]) -> bytes:
-    """What masks are bound to: the session, the transcript and the list of sites that mask with each other."""
+    """The digest that masks are bound to: session, transcript and the list of sites that mask with each other.
+
+    Args:
+        session: Digest of the session.
+        transcript: Digest of the sum and its public inputs.
+        masking: Places of these sites in the session, rising.
+
+    Returns:
+        32 bytes.
+    """
     return hash_parts(b"masking list", session, transcript, masking.tobytes())
 
 
 def own_mask(seed: bytes, listed: bytes) -> bytes:
-    """The key of a site's own mask."""
+    """The key of a site's self mask.
+
+    Args:
+        seed: The site's self seed of this sum.
+        listed: The digest from `list_hash`.
+
+    Returns:
+        32 bytes.
+    """
     return derive(seed, b"own mask", listed)
 
 
 def pair_mask(round_key: bytes, listed: bytes) -> bytes:
-    """The key of the mask of a pair."""
+    """The key of the mask that two sites share.
+
+    Args:
+        round_key: The pair's round key.
+        listed: The digest from `list_hash`.
+
+    Returns:
+        32 bytes.
+    """
     return derive(round_key, b"pair mask", listed)
 
 
 def is_commitment(made: bytes, what: bytes, transcript: bytes, secret: bytes) -> bool:
-    """Whether a recovered secret is the one that was committed to."""
+    """Whether a recovered secret is the one that a site committed to.
+
+    Args:
+        made: The commitment.
+        what: Which of the site's secrets it is.
+        transcript: Digest of the sum and its public inputs.
+        secret: The recovered secret.
+
+    Returns:
+        True if it is; compared in constant time.
+    """
     return hmac.compare_digest(made, commitment(what, transcript, secret))

@@ -26,6 +26,15 @@ def masked(vector: Integers, plus: Iterable[bytes], minus: Iterable[bytes], modu
     """`vector` with the masks of the keys in `plus` added and those in `minus` taken off.
 
     A mask is AES-256 in counter mode under its key, which is used for nothing else, read as pseudo-random residues.
+
+    Args:
+        vector: Residues modulo `modulus`.
+        plus: Keys of the masks to add, 32 bytes each.
+        minus: Keys of the masks to take off.
+        modulus: 2^61 - 1, or 0 for 2^64.
+
+    Returns:
+        The residues after masking, in a new array.
     """
     adding, taking = ([_keystream(key) for key in keys] for keys in (plus, minus))
     out = np.empty(len(vector), dtype=np.uint64)

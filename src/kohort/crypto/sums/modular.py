@@ -34,13 +34,31 @@ Limbs = NDArray[np.float64]
 
 
 def add(left: Integers, right: Integers, modulus: int) -> Integers:
-    """left + right; `modulus` 0 means 2^64."""
+    """left + right; `modulus` 0 means 2^64.
+
+    Args:
+        left: Residues.
+        right: Residues, of the same shape.
+        modulus: 2^61 - 1, or 0 for 2^64.
+
+    Returns:
+        The sums, as residues.
+    """
     words = left + right
     return words if modulus == 0 else _reduced(words)
 
 
 def subtract(left: Integers, right: Integers, modulus: int) -> Integers:
-    """left - right; `modulus` 0 means 2^64."""
+    """left - right; `modulus` 0 means 2^64.
+
+    Args:
+        left: Residues.
+        right: Residues, of the same shape.
+        modulus: 2^61 - 1, or 0 for 2^64.
+
+    Returns:
+        The differences, as residues.
+    """
     return left - right if modulus == 0 else _reduced(left + (_P - right))
 
 
@@ -75,7 +93,15 @@ class RunningSum:
 
 
 def multiply(left: Integers, right: Integers | np.uint64) -> Integers:
-    """Products modulo 2^61 - 1, by halves that do not overflow."""
+    """Products modulo 2^61 - 1, by halves that do not overflow.
+
+    Args:
+        left: Residues modulo 2^61 - 1.
+        right: Residues of the same shape, or one for all.
+
+    Returns:
+        The products, as residues.
+    """
     mask = np.uint64(2**31 - 1)
     high, low = left >> _HALF, left & mask  # left = high 2^31 + low, high below 2^30
     upper, lower = right >> _HALF, right & mask
@@ -84,23 +110,52 @@ def multiply(left: Integers, right: Integers | np.uint64) -> Integers:
 
 
 def total(numbers: Integers) -> int:
-    """The sum of residues modulo 2^61 - 1, exact for up to 2^32 of them: their halves of 32 bits are added apart."""
+    """The sum of residues modulo 2^61 - 1, exact for up to 2^32 of them: their halves of 32 bits are added apart.
+
+    Args:
+        numbers: Residues modulo 2^61 - 1, of any shape.
+
+    Returns:
+        The sum, as a residue.
+    """
     high, low = numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)
     return ((int(high.sum()) << 32) + int(low.sum())) % P61
 
 
 def join_halves(high: Integers, low: Integers) -> Integers:
-    """high 2^31 + low modulo 2^61 - 1, for sums of halves (each below 2^61)."""
+    """high 2^31 + low modulo 2^61 - 1, for sums of halves (each below 2^61).
+
+    Args:
+        high: Sums of the upper halves, each below 2^61.
+        low: Sums of the lower halves, each below 2^61.
+
+    Returns:
+        One residue per pair.
+    """
     return _fold(_times_half(high) + low)
 
 
 def residues(words: Integers) -> Integers:
-    """Uniform 64-bit words as residues modulo 2^61 - 1, by their lowest 61 bits; the bias is below 2^-60."""
+    """Uniform 64-bit words as residues modulo 2^61 - 1, by their lowest 61 bits; the bias is below 2^-60.
+
+    Args:
+        words: Uniform words of 64 bits.
+
+    Returns:
+        One residue per word.
+    """
     return _fold(words & _LOW)
 
 
 def split_limbs(numbers: Integers) -> Limbs:
-    """Residues as three limbs of 21 bits in floating point, the lowest first, along a new first axis."""
+    """Residues as three limbs of 21 bits in floating point, the lowest first, along a new first axis.
+
+    Args:
+        numbers: Residues modulo 2^61 - 1, of any shape.
+
+    Returns:
+        The limbs, [3, *shape of the numbers].
+    """
     shifts = _LIMB * np.arange(_LIMBS, dtype=np.uint64).reshape(-1, *(1,) * numbers.ndim)
     limbs: Limbs = ((numbers[None] >> shifts) & np.uint64(2**21 - 1)).astype(np.float64)
     return limbs

@@ -48,7 +48,15 @@ def uniform(key: bytes, count: int, modulus: int) -> NDArray[np.int64]:
 
 
 def centred(numbers: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
-    """The residues of numbers, between -(modulus - 1) / 2 and (modulus - 1) / 2."""
+    """The residues nearest to 0: between -(modulus - 1) / 2 and (modulus - 1) / 2.
+
+    Args:
+        numbers: Any whole numbers.
+        modulus: An odd modulus.
+
+    Returns:
+        One residue per number.
+    """
     residues = numbers % modulus
     return np.where(residues > modulus // 2, residues - modulus, residues)
 

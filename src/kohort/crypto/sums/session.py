@@ -168,7 +168,7 @@ class SumSession:
         return found
 
     def context(self, task: str, round_number: int, *, length: int, modulus: int, bits: int, view: bytes) -> SumContext:
-        """What binds one sum of this session.
+        """The context that a sum's keys are bound to.
 
         Args:
             task: The task whose contributions are added.

@@ -25,14 +25,28 @@ _BITS = 60
 
 
 def split_secret(secret: bytes) -> Integers:
-    """The limbs of a secret of 32 bytes, the lowest first."""
+    """The limbs of a secret of 32 bytes, the lowest first.
+
+    Args:
+        secret: 32 bytes.
+
+    Returns:
+        Five limbs, each below 2^60, the lowest first.
+    """
     number = int.from_bytes(secret, "little")
     limbs = [(number >> (_BITS * place)) & (2**_BITS - 1) for place in range(LIMBS)]
     return np.array(limbs, dtype=np.uint64)
 
 
 def join_secret(limbs: Integers) -> bytes | None:
-    """The secret of five limbs; None if no secret has these limbs."""
+    """Put the limbs of a secret together again.
+
+    Args:
+        limbs: Five limbs, the lowest first.
+
+    Returns:
+        The secret of 32 bytes; None if no secret has these limbs, which means that shares were wrong.
+    """
     number = sum(int(limb) << (_BITS * place) for place, limb in enumerate(limbs))
     fits = int(limbs.max()) < 2**_BITS and number < 2 ** (8 * SECRET)
     return number.to_bytes(SECRET, "little") if fits else None

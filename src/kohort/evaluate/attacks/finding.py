@@ -92,12 +92,31 @@ class Finding:
 
 
 def not_attacked(attack: str, family: Family, *, on: str, by: str, why: str) -> Finding:
-    """A finding that says why an attack was not made."""
+    """A finding that says why an attack was not made.
+
+    Args:
+        attack: What the attack is called.
+        family: Which question it would have answered.
+        on: What would have been attacked.
+        by: Who has that.
+        why: Why it was not made; the note of the finding.
+
+    Returns:
+        A finding without success, guess and interval, whose verdict is "not attacked".
+    """
     return Finding(attack=attack, family=family, on=on, by=by, note=why)
 
 
 def worst(findings: Sequence[Finding], family: Family) -> Finding | None:
-    """The finding of a family that is furthest above its guess; None where nothing of it was attacked."""
+    """The finding of a family that is furthest above its guess.
+
+    Args:
+        findings: Findings of any family, also of attacks that were not made.
+        family: The family to look in.
+
+    Returns:
+        The finding with the largest difference of success and guess; None where no attack of the family was made.
+    """
     made = [one for one in findings if one.family == family and one.success is not None]
     return max(made, key=lambda one: (one.success or 0.0) - (one.guess or 0.0), default=None)
 
@@ -140,7 +159,16 @@ def area_interval(inside: NDArray[Any], outside: NDArray[Any], *, seed: int = 0)
 
 
 def found_at(inside: NDArray[Any], outside: NDArray[Any], false_alarms: float) -> float:
-    """The share of members that is found when at most so large a share of others is taken for members."""
+    """The share of members that an attack finds at a given rate of false alarms.
+
+    Args:
+        inside: Scores of members.
+        outside: Scores of others; more is more like a member.
+        false_alarms: The largest share of others that may be taken for members, such as 0.01.
+
+    Returns:
+        The true positive rate, from 0 to 1.
+    """
     allowed = int(false_alarms * len(outside))
     threshold = np.sort(outside)[::-1][allowed] if allowed < len(outside) else -np.inf
     return float((inside > threshold).mean())

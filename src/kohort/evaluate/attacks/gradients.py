@@ -254,5 +254,13 @@ def _signs(outputs: int) -> Floats:
 
 
 def can_read(training: Training, rows: int) -> bool:
-    """Whether replies of a site with so many rows keep the sizes of gradients: not after several steps of Adam."""
+    """Whether a site's reply keeps the ratios of its gradients, which this attack reads; several steps of Adam do not.
+
+    Args:
+        training: How the site trains: optimizer, epochs and batch size.
+        rows: How many rows the site has.
+
+    Returns:
+        True without Adam, and with Adam where the site takes one step: one epoch of one batch.
+    """
     return training.optimizer != "adam" or (training.epochs == 1 and (not training.batch or training.batch >= rows))

@@ -91,7 +91,15 @@ class Recovery:
 
 
 def factor_of_gram(gram: NDArray[Any]) -> Floats:
-    """A factor with the same Gram matrix, [width, rank]; what is not a Gram matrix at all gives rank 0."""
+    """A factor F of a Gram matrix, so that F F' is that matrix.
+
+    Args:
+        gram: A symmetric matrix [width, width].
+
+    Returns:
+        The factor [width, rank]. A matrix that is no Gram matrix (no eigenvalue above 0, or one clearly below it) gives
+        rank 0.
+    """
     values, vectors = np.linalg.eigh(np.asarray(gram, dtype=np.float64))
     largest = float(values[-1])
     if not largest > 0 or float(values[0]) < -_NEAR * largest:
@@ -101,7 +109,16 @@ def factor_of_gram(gram: NDArray[Any]) -> Floats:
 
 
 def unscaled(factor: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]) -> Floats:
-    """The factor of [1, x] out of one of [1, (x - centre) / spread]: a scaler that all sites know hides nothing."""
+    """The factor of [1, x], from a factor of [1, (x - centre) / spread]: a scaler that all sites know hides nothing.
+
+    Args:
+        factor: The factor of the scaled rows, [1 + columns, rank].
+        centre: What the scaler subtracts of each column, [columns].
+        spread: What it divides each column by, [columns].
+
+    Returns:
+        The factor on the scale of x, [1 + columns, rank].
+    """
     numbers = np.asarray(factor, dtype=np.float64)
     return np.vstack([numbers[:1], numbers[1:] * spread[:, None] + np.outer(centre, numbers[0])])
 
@@ -109,9 +126,17 @@ def unscaled(factor: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]) -
 def recover_rows(
     factor: NDArray[Any], blocks: Sequence[Block], *, rows: int | None = None, most_nodes: int = _MOST_NODES
 ) -> Recovered:
-    """Rebuild rows from `factor` [width, any] with factor factor' = Z'Z, knowing how columns are encoded.
+    """Rebuild a site's rows Z = [1, x] from a factor F with F F' = Z'Z, knowing how columns are encoded.
 
-    `rows` is the site's number of rows where the attacker knows it; the first entry of the Gram matrix tells it anyway.
+    Args:
+        factor: F, [width, any].
+        blocks: Which columns of [1, x] are indicators of a category, and which are numbers on a grid.
+        rows: The site's number of rows; None reads it from the first entry of F F'.
+        most_nodes: How many nodes the search visits before it gives up.
+
+    Returns:
+        The rows that were found. There are none where no rows have this F F', and where the search gave up; `complete`
+        is False in the second case alone.
     """
     numbers = np.asarray(factor, dtype=np.float64)
     nothing = Recovered(np.zeros((0, len(numbers))), np.zeros(0, dtype=bool), True)
@@ -168,7 +193,15 @@ def recovery_rate(truth: Sequence[NDArray[Any]], factors: Sequence[NDArray[Any]]
 
 
 def singled_out(gram: NDArray[Any], blocks: Sequence[Block]) -> Recovered:
-    """Records read off a total: the line of G of a category that occurs once, if it is a possible row."""
+    """Records read off a total: where a category occurs once, its row of the Gram matrix is the record.
+
+    Args:
+        gram: Z'Z of rows Z = [1, x], [width, width].
+        blocks: Which columns of [1, x] are indicators of a category, and which are numbers on a grid.
+
+    Returns:
+        Each such record once, if it is a possible row under `blocks`; all are certain.
+    """
     numbers = np.asarray(gram, dtype=np.float64)
     columns = [column for block in blocks if isinstance(block, OneHot) for column in range(block.start, block.stop)]
     alone = [column for column in columns if abs(numbers[column, column] - 1.0) < 1e-3]

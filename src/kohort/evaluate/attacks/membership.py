@@ -54,7 +54,21 @@ def loss_threshold(
 def membership_finding(
     attack: str, inside: NDArray[Any], outside: NDArray[Any], *, on: str, by: str, seed: int = 0, note: str = ""
 ) -> Finding:
-    """The finding of any attack that gives members and others scores."""
+    """The finding of an attack that gives each row a score: its area under the curve, with a bootstrap interval.
+
+    Args:
+        attack: What the attack is called.
+        inside: Scores of members.
+        outside: Scores of others; more is more like a member.
+        on: What was attacked.
+        by: Who has that.
+        seed: Of the resamples.
+        note: What a reader must know.
+
+    Returns:
+        A finding with a guess of 0.5. Its details hold the share of members found at false alarms of 1 % (`tpr_at_1`)
+        and 0.1 % (`tpr_at_01`).
+    """
     area, interval = area_interval(inside, outside, seed=seed)
     return Finding(
         attack=attack,

@@ -1,8 +1,8 @@
-"""Two releases of the same persons: the crowds that both hide somebody in may have few persons in common.
+"""Two releases of the same persons: the two classes that a person is in may have few persons in common.
 
-The attacker knows persons by their quasi-identifiers and finds the class of each in both releases. What is left of a
-crowd is counted by the checker of `kohort check A B`. The guess is what he isolates with one release alone: nobody,
-where cells say whom they stand for, and a few whom he takes for others where cells are means.
+The attacker knows persons by their quasi-identifiers and finds the class of each in both releases. How many rows two
+classes have in common is counted by the checker of `kohort check A B`. The guess is what he isolates with one release
+alone: nobody, where cells say whom they stand for, and a few whom he takes for others where cells are means.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def both_together(
         by: Who has both.
 
     Returns:
-        The share of persons left in a crowd below what each release promises.
+        The share of persons whose two classes have fewer persons in common than each release promises.
     """
     tables = (first, second)
     promised = min(k_anonymity(table.frame, quasi=quasi) for table in tables)

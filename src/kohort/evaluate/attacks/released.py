@@ -129,18 +129,41 @@ def could_stand_for(
 
 
 def texts_of(column: pl.Series) -> list[str]:
-    """The cells of a column as texts; a missing one is empty."""
+    """The cells of a column as canonical texts.
+
+    Args:
+        column: A column of a released table or of persons' rows.
+
+    Returns:
+        One text per row; a missing cell is empty.
+    """
     return ["" if value is None else canonical_text(value) for value in column.to_list()]
 
 
 def distinct(column: pl.Series) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    """The distinct cells of a column as texts, and which of them each row has."""
+    """The distinct cells of a column as texts, and which of them each row has.
+
+    Args:
+        column: A column of a released table or of persons' rows.
+
+    Returns:
+        The distinct texts in sorted order, and the place of each row's text among them. A missing cell is empty.
+    """
     values, place = np.unique(np.array(texts_of(column)), return_inverse=True)
     return values, place.astype(np.int64)
 
 
 def holds(cell: str, values: NDArray[np.str_], hierarchy: Taxonomy | None) -> NDArray[np.bool_]:
-    """Which values a released cell could stand for."""
+    """Which values a released cell could stand for.
+
+    Args:
+        cell: A released cell as text: a value, an interval, a label, a set or a mark of suppression.
+        values: Original values as texts; a missing one is empty.
+        hierarchy: The taxonomy that says which values a label stands for; None where the column has none.
+
+    Returns:
+        True for each value that the cell could stand for, [values]. A suppressed cell could stand for any.
+    """
     return _stands(parse_cell(cell), cell, values, hierarchy)
 
 

@@ -128,12 +128,28 @@ def evidence(model: Model, rows: Rows) -> Floats:
 
 
 def as_target_trained(training: Training, *, passes: int) -> Training:
-    """Training options of a model that makes so many passes over its rows in one go."""
+    """Training options for a shadow model that is trained in one call for as many passes as its target had in all.
+
+    Args:
+        training: How the target was trained.
+        passes: How often the target saw each of its rows; less than 1 counts as 1.
+
+    Returns:
+        The options with that many epochs and without a proximal term.
+    """
     return replace(training, epochs=max(1, passes), prox=0.0)
 
 
 def stacked_halves(rows: Rows, seen: NDArray[np.bool_]) -> StackedRows:
-    """The rows of every model, one after the other."""
+    """The rows of every shadow model, one model after the other, as the kernel that trains many sites takes them.
+
+    Args:
+        rows: Members and others alike.
+        seen: Which model sees which row, [models, rows].
+
+    Returns:
+        Copies of the rows, with the start and the number of rows of each model.
+    """
     counts = seen.sum(axis=1).astype(np.int64)
     chosen = np.nonzero(seen)[1]
     weight = None if rows.weight is None else np.ascontiguousarray(rows.weight[chosen])

@@ -53,7 +53,7 @@ class _Column:
     hierarchy: Taxonomy | None
 
     def fits(self, cell: str, whom: str) -> Bools:
-        """Of whom a condition made of this cell is true.
+        """Which persons meet the condition of this cell.
 
         On numbers it is "at least" above the middle and "at most" below it: few persons are at the ends.
         """

@@ -27,7 +27,8 @@ class Additive:
     bins: Annotated[int, Ge(2), Le(255)] = 32
     """Most bins of a number."""
     min_bin: Annotated[int, Ge(1)] = 20
-    """Fewest persons of a bin, and of a class. A larger `policy.min_cell` holds instead."""
+    """Fewest persons of a bin, and of a class; counts are told as wider ranges. A larger `policy.min_cell` holds
+    instead."""
     rounds: Annotated[int, Ge(2), Le(200)] | None = None
     """Totals in all, the counts for the bins included; by default 12, 11 with a budget, 10 with `metric = "gram"`."""
     metric: Literal["counts", "gram"] = "counts"

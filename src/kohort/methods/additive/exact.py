@@ -1,7 +1,8 @@
 """Additive models without a budget: exact sums of residuals per bin, and L-BFGS on them.
 
 Totals are sealed: sites read them and take the steps. The hub is told the bins, each with enough persons, which pairs
-of columns have bins, and at the end the values, to the digits that rows support (`kohort.models.additive.precision`).
+of columns have bins, and at the end the values; counts as ranges and values without digits that rows do not support
+(`kohort.models.additive.precision`). Sites go on with the exact ones.
 Sums of residuals at several known values would tell it more: they are linear equations in the counts of combinations of
 bins (docs/methods/additive.md). With `metric = "gram"`, total 1 counts pairs of bins and is not sealed.
 """
@@ -27,7 +28,7 @@ from kohort.models.additive.design import Design
 from kohort.models.additive.gram import MOST_BINS, GramMetric, count_pairs, gram_of, pair_cells, shift_of
 from kohort.models.additive.model import AdditiveModel, means_of
 from kohort.models.additive.moments import PairMoments, most_sums
-from kohort.models.additive.precision import rounded_errors, rounded_mean, rounded_values
+from kohort.models.additive.precision import rounded_counts, rounded_errors, rounded_mean, rounded_values
 from kohort.models.rows import Rows
 from kohort.protocol.state import StateArrays
 from kohort.rounds.totals.learner import RowCache, Whole, bounded, per_row
@@ -306,18 +307,23 @@ class ExactLearner(AdditiveLearner):
 
     @property
     def least(self) -> int:
-        """Fewest persons of a bin, and rows of a class."""
+        """Fewest persons of a bin, and of a class."""
         return max(self.config.min_bin, self.setting.approved.min_cell)
 
+    @property
+    def shown_counts(self) -> Floats:
+        """Counts of bins as ranges: bins of two columns can be nested, and differ by few persons."""
+        return rounded_counts(self.counts, self.least)
+
     def check(self) -> None:
-        """Refuse classes of few rows, and fewer rows than two bins need."""
+        """Refuse classes of few persons, and fewer persons than two bins need."""
         if self.bins is None:
             return
         least = self.least
         few = int((self.target < least).sum()) if self.classes else 0
         if few:
             raise RefusedError(
-                f"{few} of {self.classes} classes have fewer than {least} rows over all sites",
+                f"{few} of {self.classes} classes have fewer than {least} persons over all sites",
                 hint="Merge rare classes, or lower method.min_bin and policy.min_cell",
             )
         if self.counts_pairs and self.bins.total > MOST_BINS:
@@ -333,15 +339,20 @@ class ExactLearner(AdditiveLearner):
     def disclosed(self) -> StateArrays:
         """What follows from the last total, as `tells` of the learner before it lists."""
         if self.number == 1:
-            target = self.target if self.classes else rounded_mean(self.target[0], self.target[1])
-            return {"bins": self.known_bins.flat(), "counts": self.counts, "target": target}
+            return {"bins": self.known_bins.flat(), "counts": self.shown_counts, "target": self._shown_target()}
         if self.finished:
             return {"values": self._at.w, "errors": self.errors}
         if self.number == self.config.pair_round:
             looked_at = np.asarray(self.looked_at or (), dtype=np.int32).reshape(-1, 2)
             return {"looked_at": looked_at, "length": np.asarray([self._of_pairs_length], dtype=np.int64)}
         bins = self.known_bins
-        return {"pairs": bins.flat_pairs(), "counts": self.counts[bins.alone.total :]}
+        return {"pairs": bins.flat_pairs(), "counts": self.shown_counts[bins.alone.total :]}
+
+    def _shown_target(self) -> Floats:
+        """Persons per class as ranges, or which classes have enough where one has not; of a number the rounded mean."""
+        target = self.target if self.classes else rounded_mean(self.target[0], self.target[1])
+        enough = self.classes and (target >= self.least).all()
+        return rounded_counts(target, self.least) if enough else target
 
     def informed(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         """The learner after a sealed total, from what sites tell of it."""

@@ -22,11 +22,22 @@ from kohort.models.additive.design import Design, count_cells, design_of
 from kohort.models.additive.model import AdditiveModel, means_of
 from kohort.models.rows import Rows, target_range
 from kohort.rounds.totals.learner import Learner, RowCache, Setting, Whole, per_row
+from kohort.tables.persons import persons_of
 
 __all__ = ["RESIDUAL_STEPS", "AdditiveLearner"]
 
 RESIDUAL_STEPS = 2.0**28
 """Grid of a residual: sums of eight million rows at one site are exact."""
+
+
+def _classes_once(rows: Rows, chosen: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """The class of every row; where persons have several rows, each class of a person once."""
+    classes = rows.y.astype(np.int64)
+    persons = None if chosen is None or rows.person is None else persons_of(rows.person)
+    if persons is None:
+        return classes
+    found: NDArray[np.int64] = np.unique(np.stack([persons, classes]), axis=1)[1]
+    return found
 
 
 class _Codes(NamedTuple):
@@ -108,14 +119,15 @@ class AdditiveLearner(Learner):
         return design
 
     def _counted(self, rows: Rows, memory: RowCache, steps: float) -> Whole:
-        """Persons per cell and class, or per cell and the sum of the target."""
+        """Persons per cell and class, or per cell and the sum of the target, over one row per person, as in cells."""
         codes, chosen = self._codes(rows, memory), memory.persons
         cells = count_cells(self.columns, rows, codes, chosen, units=self.setting.units)
         if self.classes:
-            target = np.bincount(rows.y.astype(np.int64), minlength=self.classes) * int(steps)
+            target = np.bincount(_classes_once(rows, chosen), minlength=self.classes) * int(steps)
         else:
             scaled = per_row(np.clip(self._target(rows), 0.0, 1.0), RESIDUAL_STEPS if steps == 1 else steps)
-            target = np.asarray([scaled.sum(), rows.count * int(steps)])
+            once = scaled if chosen is None else scaled[chosen]
+            target = np.asarray([once.sum(), len(once) * int(steps)])
         return np.concatenate([np.concatenate(cells) * int(steps), target]).astype(np.int64)
 
     def _target(self, rows: Rows) -> Floats:
@@ -162,16 +174,24 @@ class AdditiveLearner(Learner):
             return np.asarray([np.log(max(mean + low / width, 1e-6))])
         return np.asarray([mean])
 
+    @property
+    def shown_counts(self) -> Floats:
+        """The counts of bins that a model holds."""
+        return self.counts
+
     def _model(self, w: Floats, errors: Floats) -> AdditiveModel:
-        """The model of values and intercepts, with every column and pair centred on its rows."""
-        bins, values, intercept = self.known_bins, w[:-1].copy(), w[-1].copy()
+        """The model of values and intercepts, with every column and pair centred by the counts that it holds.
+
+        Centring moves the values of a column and the intercept by the same number, so no prediction depends on it.
+        """
+        bins, values, intercept, counts = self.known_bins, w[:-1].copy(), w[-1].copy(), self.shown_counts
         for number in range(len(bins.sizes)):
             part = slice(int(bins.starts[number]), int(bins.starts[number + 1]))
-            weight = np.maximum(self.counts[part], 1e-9)
+            weight = np.maximum(counts[part], 1e-9)
             middle = (values[part] * weight[:, None]).sum(axis=0) / weight.sum()
             values[part] -= middle
             intercept += middle
-        return AdditiveModel(self.setting.encoder, bins, values, intercept, self.counts, self.link, errors)
+        return AdditiveModel(self.setting.encoder, bins, values, intercept, counts, self.link, errors)
 
     def _constrained(self, w: Floats) -> Floats:
         """The nearest values whose curves rise or fall as `monotone` says, by the weights of their bins."""

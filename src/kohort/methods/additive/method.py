@@ -4,9 +4,9 @@ y ~ link(b + sum over columns of f(x)), each f constant on at most 32 bins: one 
 public cells once; bins follow from the total. Then each total holds the sum of residuals per bin, and sites take the
 same step of L-BFGS. The model is that of pooled rows, bit for bit.
 
-Threat model: a hub that lies. It sees the bins, with how many persons each holds, and the finished model, to the digits
-that rows support; never a site's own numbers, never a cell with fewer than `min_bin` persons and, without a budget, no
-total. Sites see the totals over all sites; a hub with a site on its side sees them, too.
+Threat model: a hub that lies. It sees the bins, with about how many persons each holds, and the finished model, to half
+of its standard errors; never a site's own numbers, never a cell with fewer than `min_bin` persons and, without a
+budget, no total. Sites see the totals over all sites; a hub with a site on its side sees them, too.
 
 Guarantee: SecureSum; DP with `method.dp`, by noise in shares; Aggregate, or DP with all noise added at each site, where
 `secure.sum = "none"`.
@@ -149,9 +149,9 @@ def _words(approved: ApprovedPlan) -> str:
 
 
 TELLS = (
-    "the bins of all columns, and of pairs where the plan has some, and how many persons of all sites each holds; "
-    "how many rows each class has, or the mean of a number to a quarter of its largest standard error; "
-    "at the end the model, its values to a quarter of their standard errors"
+    "the bins of all columns, and of pairs where the plan has some, and about how many persons of all sites each "
+    "holds; about how many persons each class has, or the mean of a number to half of its largest standard error; "
+    "at the end the model, its values to half of their standard errors"
 )
 """What sites say of sealed totals, for people."""
 

@@ -33,6 +33,11 @@ class RidgeLearner(ExactLearner):
         return True
 
     @property
+    def shown_counts(self) -> Floats:
+        """Exact: the hub solves with them, and those of pairs, which it reads, add up to them."""
+        return self.counts
+
+    @property
     def length(self) -> int:
         """Cells and numbers about the target; then pairs, and per bin the persons of each class or the target's sum."""
         if self.number == 0:

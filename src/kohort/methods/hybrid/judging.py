@@ -35,14 +35,23 @@ def _reveal(site: Site, request: Request) -> Release:
     rows = rows_of(site, phase).count
     claim = site.aggregate(rows) if spends(phase) is None else claim_of(site)
     payload = Payload(arrays={"weights": model}, metrics={"rows": reported_rows(site, phase)})
-    return Release(payload=payload, guarantee=claim, rows=rows)
+    return Release(payload=payload, guarantee=claim, rows=rows, said=reported_rows(site, phase))
 
 
 REVEAL = Task(name="peers.reveal", one=_reveal)
 
 
 def revealed(hub: Hub, number: int, round_number: int) -> Generator[Ask | RoundEnd, Any, FloatArray]:
-    """Ask the sites for their own models after phase `number`, and average them weighted by rows."""
+    """Ask the sites for their own models after a phase among peers, and average them weighted by rows.
+
+    Args:
+        hub: The hub and the sites to ask.
+        number: The index of the phase.
+        round_number: The round of the request.
+
+    Returns:
+        The mean of their weights, [parameters]. From here on the hub knows each of the models.
+    """
     flat = (np.dtype(hub.network.dtype).str, (hub.network.parameter_count,))
     replies: Replies = yield Ask(
         task=REVEAL,
@@ -64,16 +73,18 @@ def _judge(site: Site, request: Request) -> Release:
     phase = _judged_phase(site.plan.phases, section)
     rows, network = rows_of(site, phase, held_out=True), site.network
     right = [_correct(network, request.payload.arrays[name], rows.x, rows.y) for name in ("later", "earlier")]
-    gained = float(right[0] - right[1])
+    gained, said = float(right[0] - right[1]), reported_rows(site, phase, held_out=True)
     if section.rows == "low":
         claim = site.aggregate(rows.count)
-        return Release(payload=Payload(arrays={"gained": np.asarray([gained])}), guarantee=claim, rows=rows.count)
+        payload = Payload(arrays={"gained": np.asarray([gained])})
+        return Release(payload=payload, guarantee=claim, rows=rows.count, said=said)
     from kohort.models.dp_sgd.fit import gaussian
 
     answer_once(site, request)
     sigma = account_of(site).judge_sigma
     gained += sigma * float(gaussian(site.streams.bytes("dp", request.digest, number), 1)[0])
-    return Release(payload=Payload(arrays={"gained": np.asarray([gained])}), guarantee=claim_of(site), rows=rows.count)
+    payload = Payload(arrays={"gained": np.asarray([gained])})
+    return Release(payload=payload, guarantee=claim_of(site), rows=rows.count, said=said)
 
 
 def _judged_phase(phases: tuple[TrainingPhase, ...], section: JudgeSection) -> TrainingPhase:
@@ -103,6 +114,10 @@ def prefers_later(
         later: Weights after the phase.
         number: The index of the phase.
         round_number: The round of the request.
+
+    Returns:
+        True if the later model is kept, also where both are equally good. On high-risk rows the counts have noise, so
+        the choice is random.
     """
     replies: Replies = yield Ask(
         task=JUDGE,

@@ -27,7 +27,14 @@ _MIN_BIN = 20
 
 
 def uses_bins(section: OneShotSection) -> bool:
-    """Whether a plan fits bins."""
+    """Whether a plan fits bins.
+
+    Args:
+        section: The plan's `[method.oneshot]`.
+
+    Returns:
+        True for `features = "bins"`.
+    """
     return section.features == "bins"
 
 
@@ -43,15 +50,23 @@ BINS = CheckedTraining(
     lambda _: 2,
     says="counts of cells in the first round; in the second, counts of pairs of bins and of bins and classes",
     seals=lambda _: range(1),
-    tells="the bins of all columns, how many persons of all sites each holds, and how many rows each class has or the "
-    "rounded mean of a number",
+    tells="the bins of all columns, how many persons of all sites each holds, and about how many persons each class "
+    "has or the rounded mean of a number",
     pairs=lambda _: range(1, 2),
     own_keys=_keys,
 )
 
 
 def bins_protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
-    """Count cells, then pairs of bins, and solve."""
+    """Count cells, then pairs of bins, and solve.
+
+    Args:
+        config: Not read: `BINS` takes its keys from the approved plan of `hub`.
+        hub: The hub and its sites.
+
+    Returns:
+        The additive model, after exactly two rounds.
+    """
     del config
     learner = yield from BINS.learn(hub)
     assert learner.model is not None  # noqa: S101 - both totals are there
@@ -61,8 +76,11 @@ def bins_protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
 def check_bins(config: OneShot) -> None:
     """Refuse keys that bins do not read.
 
+    Args:
+        config: `[method]` of a plan with `features = "bins"`. A key with its default counts as not given.
+
     Raises:
-        ConfigError: The plan has one.
+        ConfigError: The plan has such a key, or a budget.
     """
     section, plain = config.oneshot, type(config.oneshot)()
     unread = ("mode", "units", "scale", "seed", "patches", "columns", "rounds", "precision", "statistics_to", "degree")

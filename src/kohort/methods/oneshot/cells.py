@@ -55,12 +55,27 @@ class CellsState(TaskState):
 
 
 def needs_cells(approved: ApprovedPlan, encoder: Encoder) -> bool:
-    """Whether some feature is an indicator. A noisy total hides a person without a count, which would cost budget."""
+    """Whether sites count categories before the statistics are summed.
+
+    Args:
+        approved: The approved plan. With a budget nothing is counted: noise covers a person, and a count would cost
+            budget.
+        encoder: The encoder that all sites share.
+
+    Returns:
+        True if some feature is an indicator and the plan has no budget.
+    """
     return bool(is_indicator(encoder).any()) and approved.phase(0).dp is None
 
 
 def rows_at(site: Site) -> Rows:
-    """The site's encoded rows.
+    """The site's encoded training rows, those of rare categories included.
+
+    Args:
+        site: The site.
+
+    Returns:
+        The rows.
 
     Raises:
         SiteError: The site has not enrolled.
@@ -72,10 +87,18 @@ def rows_at(site: Site) -> Rows:
 
 
 def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
-    """Which features are inputs, and which rows of this site take part (None: all).
+    """Which features are inputs, and which rows of this site take part.
+
+    Args:
+        site: The site, which has enrolled.
+
+    Returns:
+        The cells after rare categories were merged, and one truth value per row; None where all rows take part.
 
     Raises:
-        RefusedError: Rare categories have not been counted yet.
+        RefusedError: Rare categories have not been counted yet, a class has too few persons, or no category is
+            frequent.
+        SiteError: The site has not enrolled.
     """
     encoder = site.encoder
     if not needs_cells(site.plan, encoder):
@@ -235,7 +258,15 @@ CELLS = Task(name="oneshot.cells", one=_learn)
 
 
 def cells_blocks(approved: ApprovedPlan) -> list[list[Step]]:
-    """Two counts across sites, of categories and of what is left of a column, and what each site learned."""
+    """The part of the contract that counts categories: twice across sites, and each site says what it learned.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        One block of steps. Round 0 counts every category and class; round 1 counts, per column, the persons of its rare
+        categories together.
+    """
     learned = Step(task=CELLS.name, says="which categories enough persons share", claims=(_FREQUENT,), rounds=range(2))
     count = COUNT.steps(approved, says="how many persons have each category", stages=range(2))
     return [[*count, learned]]
@@ -244,8 +275,14 @@ def cells_blocks(approved: ApprovedPlan) -> list[list[Step]]:
 def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:
     """Count the indicators over all sites, and merge the rare ones.
 
+    Args:
+        hub: The hub and its sites, which have enrolled.
+
+    Returns:
+        Which features are inputs, the same at the hub and at every site.
+
     Raises:
-        RefusedError: A class has too few persons.
+        RefusedError: A class has too few persons, or no category is frequent.
         IntegrityError: The sites report different results.
     """
     encoder, section = hub.encoder, section_of(hub.approved)

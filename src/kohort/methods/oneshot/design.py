@@ -101,7 +101,17 @@ class OneShot:
 
 
 def section_of(approved: ApprovedPlan) -> OneShotSection:
-    """The section of the approved plan."""
+    """The section of the approved plan.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        Its `[method.oneshot]`.
+
+    Raises:
+        RefusedError: The plan is one of another method.
+    """
     config = approved.config
     if not isinstance(config, OneShot):
         raise RefusedError("the approved plan is not a one-shot fit")
@@ -175,7 +185,14 @@ class Cells:
 
 
 def is_indicator(encoder: Encoder) -> NDArray[np.bool_]:
-    """Which features are indicators: 0 or 1 for a category, an item or a missing value."""
+    """Which features are indicators: 0 or 1 for a category, an item or a missing value.
+
+    Args:
+        encoder: The encoder that makes the features.
+
+    Returns:
+        One truth value per feature, [features].
+    """
     found = []
     for block in encoder.blocks:
         alone = (isinstance(block, CategoryBlock) and block.encoding == "onehot") or isinstance(block, ItemsBlock)

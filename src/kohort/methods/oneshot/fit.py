@@ -46,7 +46,16 @@ class Fit:
 
 
 def chosen_notes(layout: Layout, penalties: Sequence[float], sizes: Sequence[int]) -> tuple[str, ...]:
-    """What cross-validation chose, in words; empty for a fixed penalty."""
+    """What cross-validation chose, in words.
+
+    Args:
+        layout: What was summed.
+        penalties: The penalty of each ensemble member.
+        sizes: The number of inputs, or of random features, that each member uses.
+
+    Returns:
+        One note, which also says if a penalty lies at an end of those tried; empty where the plan fixes the penalty.
+    """
     if layout.section.lambda_ != "folds":
         return ()
     chosen = ", ".join(
@@ -85,7 +94,15 @@ def check_before(layout: Layout, rows: list[int]) -> None:
 
 
 def decoded(layout: Layout, total: Integers) -> Floats:
-    """The total as real numbers, [members, folds, length]."""
+    """The total as real numbers.
+
+    Args:
+        layout: What was summed.
+        total: The opened total, integers modulo 2^64 in units of the grid.
+
+    Returns:
+        The sums of every ensemble member and fold, [members, folds, length].
+    """
     values = layout.grid(1).decode(total)
     return values.reshape(layout.parts, layout.section.deals, layout.design.length)
 
@@ -93,8 +110,12 @@ def decoded(layout: Layout, total: Integers) -> Floats:
 def check_total(layout: Layout, totals: Floats) -> None:
     """Check that the total of every fold has enough rows, in all and per class.
 
+    Args:
+        layout: What was summed.
+        totals: The totals, [members, folds, length]. Only the first member is read, because all have the same rows.
+
     Raises:
-        RefusedError: It has not, and no model may be made of it.
+        RefusedError: There are too few rows, in all or of a class, and no model may be made of the total.
         DataError: A class occurs at no site.
     """
     section, design = layout.section, layout.design
@@ -149,6 +170,10 @@ def fit(layout: Layout, totals: Floats, *, noise: float = 0.0) -> Fit:
         layout: What was summed.
         totals: The totals, [members, folds, length].
         noise: Standard deviation of the noise in each number of a total; 0 without a budget.
+
+    Returns:
+        Per member its coefficients, [inputs + 1, outputs], its size and its penalty; and the scaling and the Gram
+        matrix of the last member, from which Newton steps go on.
 
     Raises:
         DataError: There is nothing to fit.

@@ -287,7 +287,7 @@ def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
 
 
 def _pairs(approved: ApprovedPlan) -> str:
-    """What becomes of counts of pairs of categories, for people; those of single ones are merged where they are few."""
+    """How counts of pairs of categories are opened, in words."""
     least = least_pair(approved)
     if least == 1:
         return "; counts of pairs of categories open as they are, also those of few persons"

@@ -34,6 +34,13 @@ Curvature = Literal["exact", "bound"]
 def newton_length(design: OneLayer, curvature: Curvature = "exact") -> int:
     """How many numbers a site sums for one step: curvature, gradient [width, outputs], loss.
 
+    Args:
+        design: The one-layer model.
+        curvature: "exact" sums the Hessian of the step, "bound" none: the Gram matrix of the first round serves.
+
+    Returns:
+        The length of the sum, without check values.
+
     Raises:
         ConfigError: The target is a number.
     """
@@ -51,7 +58,7 @@ def newton_statistics(
     curvature: Curvature = "exact",
     transform: Transform | None = None,
 ) -> Floats:
-    """The statistics of every site at given weights, [sites, newton_length].
+    """The statistics of every site at given weights.
 
     Args:
         design: The one-layer model.
@@ -59,6 +66,13 @@ def newton_statistics(
         coefficients: The weights, [width, outputs].
         curvature: "exact" or "bound".
         transform: Maps encoded rows to inputs.
+
+    Returns:
+        Curvature, gradient and loss of each site, [sites, newton_length]; zeros for a site without rows.
+
+    Raises:
+        ConfigError: The target is a number.
+        DataError: A target is no class code, or a sum is not finite.
     """
     out = np.zeros((rows.sites, newton_length(design, curvature)))
     most = chunk_rows(design.width)
@@ -75,7 +89,14 @@ def newton_statistics(
 
 
 def newton_loss(total: NDArray[Any]) -> float:
-    """The cross-entropy of all rows at the weights of the sums, without the penalty."""
+    """The cross-entropy of all rows at the weights of the sums, without the penalty.
+
+    Args:
+        total: The sum of all sites' statistics, of either curvature.
+
+    Returns:
+        The sum over rows, not the mean.
+    """
     return float(total[-1])
 
 
@@ -99,6 +120,9 @@ def newton_step(
         scaling: The scaling of the first round (`Solver.scaling`).
         gram: The Gram matrix of all rows, for curvature "bound"; `total` then has gradient and loss alone.
         length: The step length; 1 is a full Newton step.
+
+    Returns:
+        The weights after the step, [width, outputs], in the units of the inputs.
 
     Raises:
         DataError: `total` has another length, or is not finite.

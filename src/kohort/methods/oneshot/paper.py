@@ -86,7 +86,14 @@ OPEN_WEIGHTS = Task(name="oneshot.paper.open", one=_open)
 
 
 def paper_claims(rows: int) -> Sequence[Guarantee]:
-    """What a site with `rows` rows discloses: U S, an unprotected aggregate of all of them."""
+    """What a site discloses in mode "paper": U S, an unprotected aggregate of all its rows.
+
+    Args:
+        rows: The site's training rows.
+
+    Returns:
+        The one guarantee that the release claims.
+    """
     return (Aggregate(rows=rows),)
 
 
@@ -100,6 +107,12 @@ def paper_contract() -> Contract:
 
 def paper_protocol(hub: Hub) -> ProtocolGenerator:
     """Collect U S and encrypted moments, merge them incrementally, and let one site decrypt the weights.
+
+    Args:
+        hub: The hub and its sites, which have enrolled.
+
+    Returns:
+        The model after one round, with notes that say what was sent in clear and how many sites are small.
 
     Raises:
         IntegrityError: The decrypted weights are not finite.

@@ -79,7 +79,15 @@ class PaperTotals:
 
 @lru_cache(maxsize=1)
 def paper_keys(run: str, degree: int) -> PaperKeys:
-    """The keys of a run, the same for all callers in this process."""
+    """The keys of a run, made at the first call.
+
+    Args:
+        run: The name of the run. Each has keys of its own, which are forgotten once those of another are asked for.
+        degree: The ring degree of CKKS.
+
+    Returns:
+        The key pair, the same object for all sites and the hub of this process.
+    """
     del run
     return PaperKeys(degree)
 

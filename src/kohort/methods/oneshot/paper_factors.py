@@ -21,7 +21,7 @@ from kohort.models.closed_form.design import WANTED, Floats, OneLayer, inverse, 
 from kohort.models.closed_form.statistics import checked_targets, require_finite, with_bias
 from kohort.models.dense.network import FloatArray
 
-__all__ = ["Factor", "factor_of_site", "merge_at_once", "merge_incremental", "solve_factors"]
+__all__ = ["Factor", "factor_of_site", "merge_incremental", "solve_factors"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,13 @@ def factor_of_site(design: OneLayer, x: FloatArray, y: FloatArray) -> Factor:
         design: The one-layer model.
         x: Inputs, scaled as the model reads them.
         y: Targets.
+
+    Returns:
+        U S and the moments; a single U S where all neurons weigh rows alike.
+
+    Raises:
+        DataError: Rows have another width, a target is no class code or no number within [0, 1], or an input is not
+            finite.
     """
     z = with_bias(design, x, (1, len(x)))[0]
     targets = checked_targets(design, y)
@@ -63,6 +70,12 @@ def factor_of_site(design: OneLayer, x: FloatArray, y: FloatArray) -> Factor:
 def merge_incremental(sites: Sequence[NDArray[Any]]) -> Floats:
     """U S of all sites' rows, merged one site after the other, as the paper's hub does.
 
+    Args:
+        sites: U S of each site, [width, rank], in the order in which they came.
+
+    Returns:
+        The merged U S, [width, rank].
+
     Raises:
         DataError: There is no site.
     """
@@ -74,18 +87,16 @@ def merge_incremental(sites: Sequence[NDArray[Any]]) -> Floats:
     return merged
 
 
-def merge_at_once(sites: Sequence[NDArray[Any]]) -> Floats:
-    """U S of all sites' rows in a single decomposition: the reference for `merge_incremental`."""
-    return _scaled_left(np.hstack(list(sites)))
-
-
 def solve_factors(factors: Sequence[Floats], moments: Floats, *, penalty: float) -> Floats:
-    """Solve for the weights [width, neurons].
+    """Solve for the weights.
 
     Args:
         factors: The merged U S, one for all neurons or one each.
         moments: The total of the moments, [width, neurons].
         penalty: The ridge penalty.
+
+    Returns:
+        The weights, [width, neurons].
     """
     found = []
     shared = len(factors) == 1

@@ -117,6 +117,13 @@ class PeersFit:
 def solved_by_peers(hub: Hub, layout: Layout) -> Generator[Ask | RoundEnd, Any, PeersFit]:
     """Exchange the sites' public keys, relay their encrypted statistics, and receive the model from all of them.
 
+    Args:
+        hub: The hub and its sites, which have enrolled.
+        layout: What is summed.
+
+    Returns:
+        The model that all sites agree on.
+
     Raises:
         IntegrityError: The sites solved different models, or one of another shape.
     """

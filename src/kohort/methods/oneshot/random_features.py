@@ -124,6 +124,9 @@ def patches(
         centre: Public means of the inputs, if known.
         spread: Public deviations of the inputs, if known.
 
+    Returns:
+        The layers, the same for the same seed; layer i does not depend on `count`.
+
     Raises:
         ConfigError: There are fewer inputs than `columns`.
     """
@@ -155,6 +158,9 @@ def network_of_features(
         coefficients: `coefficients[i]` [size + 1, outputs] were solved on the outputs of `members[i]`.
         signed: Which inputs of [0, 1] the layers read as 2 x - 1; the network takes encoded rows as they are.
         dtype: The type of the weights.
+
+    Returns:
+        A network with one hidden layer of all units, and its weights, [parameters].
 
     Raises:
         ConfigError: The layers are of different kinds, or the activation does not fit a numeric target.

@@ -268,7 +268,14 @@ def _facts(state: OneShotState) -> dict[str, Any]:
 
 
 def save_state(state: OneShotState) -> bytes:
-    """The state as bytes, with a hash of their content; `load_state` reads them."""
+    """Write a state as bytes, with a hash of their content.
+
+    Args:
+        state: The state.
+
+    Returns:
+        The bytes, which `load_state` reads. They hold the opened totals, so they belong to the hub alone.
+    """
     batches = [*state.batches, *state.left]
     facts = {
         **_facts(state),
@@ -285,6 +292,12 @@ def save_state(state: OneShotState) -> bytes:
 
 def load_state(source: Path | bytes) -> OneShotState:
     """Read a state from bytes, or from the file that a run writes to `DIR/hub/`.
+
+    Args:
+        source: The bytes, or the file.
+
+    Returns:
+        The state as it was saved.
 
     Raises:
         ConfigError: There is no such file.

@@ -56,31 +56,74 @@ __all__ = [
 
 
 def scheme_of(approved: ApprovedPlan) -> str:
-    """How the approved plan protects its sums."""
+    """How the approved plan protects its sums.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The name of the scheme; "none" where the hub sees each site's own statistics.
+    """
     return approved.sum_scheme()
 
 
 def dp_of(approved: ApprovedPlan) -> DPSection | None:
-    """The budget of the approved plan."""
+    """The budget of the approved plan.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The budget, or None without one.
+    """
     return approved.phase(0).dp
 
 
 def layout_of(approved: ApprovedPlan, encoder: Encoder, cells: Cells) -> Layout:
-    """The layout of the sums for these columns; rows are clipped if there is a budget."""
+    """The layout of the sums for these columns; rows are clipped if there is a budget.
+
+    Args:
+        approved: The approved plan.
+        encoder: The encoder that all sites share.
+        cells: Which features are inputs.
+
+    Returns:
+        The layout, the same at the hub and at every site.
+
+    Raises:
+        RefusedError: The plan is one of another method.
+    """
     dp = dp_of(approved)
     return Layout.of(section_of(approved), encoder, cells, clip=None if dp is None else dp.clip)
 
 
 def deviation_of(layout: Layout, sigma: float, shares: Shares) -> float:
-    """Standard deviation of one site's share of the noise; 0 without a budget."""
+    """Standard deviation of the noise that one site adds, so that the shares of the least number of sites have all of
+    it.
+
+    Args:
+        layout: What is summed, with a clip if `sigma` is above 0.
+        sigma: The noise multiplier of the whole sum, in units of its sensitivity; 0 without a budget.
+        shares: Over how many sites the noise is spread.
+
+    Returns:
+        The deviation in each number of the site's vector; 0 without a budget.
+    """
     return sigma * layout.sensitivity / sqrt(shares.needed) if sigma else 0.0
 
 
 def rows_taking_part(site: Site) -> Rows:
     """The site's rows without those of rare categories; one row per person if the budget protects persons.
 
+    Args:
+        site: The site, which has enrolled and knows the rare categories.
+
+    Returns:
+        The rows that are summed.
+
     Raises:
         ConfigError: The budget protects persons and no identifier is declared.
+        RefusedError: Rare categories have not been counted yet, or a class has too few persons.
     """
     every, chosen = rows_at(site), _chosen_rows(site)
     return every if chosen is None else every.take(chosen)
@@ -120,7 +163,17 @@ class StatisticsState(TaskState):
 
 
 def layout_at(site: Site) -> Layout:
-    """The layout of the sums at this site, by the approved plan."""
+    """The layout of the sums at this site, by the approved plan.
+
+    Args:
+        site: The site, which has enrolled and knows the rare categories.
+
+    Returns:
+        The layout; made once, then the same object.
+
+    Raises:
+        RefusedError: Rare categories have not been counted yet, or a class has too few persons.
+    """
     state = site.state(StatisticsState)
     if state.layout is None:
         cells, _ = cells_at(site)
@@ -207,7 +260,14 @@ def statistics_task(approved: ApprovedPlan) -> SumTask:
 
 
 def checks_of(approved: ApprovedPlan) -> int:
-    """How many check values the sums of a plan with Newton steps have."""
+    """How many check values the sums of a plan have.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The check values that each site appends to its vector; 0 where sites do not verify totals (`is_checked`).
+    """
     return CHECKS if is_checked(approved) else 0
 
 
@@ -282,7 +342,17 @@ def _newton(site: Site, request: Request, context: SumContext, inputs: Mapping[s
 
 
 def begin_session(approved: ApprovedPlan, encoder: Encoder, sites: tuple[str, ...]) -> Ask | None:
-    """The set-up of the sum, to be sent with the enrolment; None if a count or a reservation comes first."""
+    """The set-up of the sum, where it can be sent together with the enrolment.
+
+    Args:
+        approved: The approved plan.
+        encoder: The encoder that all sites share.
+        sites: The sites that enrol.
+
+    Returns:
+        The request. None if the scheme needs no set-up, if a count or the reservation of a budget comes first, if no
+        such sum is taken, or if there are too few sites.
+    """
     section = section_of(approved)
     if (
         section.mode == "paper"

@@ -169,6 +169,9 @@ def with_key_version(
 def require_key(gate: Gate) -> None:
     """Refuse a plan whose key function is made by other code than is installed here.
 
+    Args:
+        gate: `[method.gate]` of the plan.
+
     Raises:
         RefusedError: It is, or nothing of its name is installed.
     """
@@ -186,6 +189,12 @@ def require_key(gate: Gate) -> None:
 
 def config_of(approved: ApprovedPlan) -> Partial:
     """The method's part of an approved plan.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        Its `[method]`.
 
     Raises:
         RefusedError: The plan is one of another method.
@@ -236,6 +245,12 @@ def threshold_of(gate: Gate) -> int:
     """What the count of a key must reach: k or, for the paper's second algorithm, l; plus 1 if strict.
 
     A count across sites must reach it as many times as one person may occur at several sites (`overlap`).
+
+    Args:
+        gate: The rules, of the plan or of one site.
+
+    Returns:
+        The least count of a key whose rows may be sent.
     """
     least = gate.l if count_unit(gate.rule) == "key+sensitive" and gate.l is not None else gate.k
     return (least + gate.strict) * (1 if gate.count == "local" else gate.overlap)
@@ -245,6 +260,12 @@ def count_cap(gate: Gate) -> int:
     """The threshold of the strictest site. No site says more of a key than that its own count reaches it.
 
     Totals of counts that are cut off there are exact for the thresholds of all sites.
+
+    Args:
+        gate: `[method.gate]`, with the rules of single sites.
+
+    Returns:
+        The largest count of a key that a site reports.
     """
     return max(threshold_of(rules) for rules in _all_rules(gate))
 
@@ -292,11 +313,27 @@ def claim_at(config: Partial, site: str, policy: Policy, claim: Guarantee) -> Gu
 
 
 def raised(config: Partial, rules: Gate, policy: Policy) -> Gate:
-    """A site's rules, with what its policy demands of released classes."""
+    """A site's rules, with what its policy demands of released classes.
+
+    Args:
+        config: `[method]`. Under a budget l is not raised, because a kept row would then decide on others.
+        rules: The rules of that site (`rules_at`).
+        policy: Its policy, whose `min_k` and `min_l` raise `release_k` and `release_l`, and never lower them.
+
+    Returns:
+        The rules that the site applies.
+    """
     least_values = rules.release_l if config.dp is not None else max(rules.release_l, policy.min_l)
     return replace(rules, per_site={}, release_k=max(rules.release_k, policy.min_k), release_l=least_values)
 
 
 def person_column(schema: Schema) -> str | None:
-    """The column that says whom a row is about; None where every row is its own person."""
+    """The column that says whom a row is about.
+
+    Args:
+        schema: The roles of the columns.
+
+    Returns:
+        The first identifier; None where every row is its own person.
+    """
     return schema.identifiers[0] if schema.identifiers else None

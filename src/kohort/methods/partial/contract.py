@@ -21,7 +21,22 @@ LEARN = Learners("partial", hub_knows_rows=True)
 
 
 def contract(approved: ApprovedPlan) -> Contract:
-    """Before the first round and whenever rows arrive: news, a count, rows. Then weights once per round."""
+    """Before the first round and whenever rows arrive: news, a count, rows. Then weights once per round.
+
+    With `kept = "sum"` sites give a share of a secure sum per round instead of weights; with a learner, its totals.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        All that the plan may ever ask of a site.
+
+    Raises:
+        RefusedError: The plan is one of another method, its key function is not the one installed here, or it has a
+            budget for rows of declared persons.
+        ConfigError: The plan has rules for a site that takes no part, or a key-holder is to count rows that are
+            appended.
+    """
     gate, train = config_of(approved).gate, training_step(approved)
     arrival, learns = approved.arrival, learner_of(config_of(approved)) is not None
     stages = [0] if arrival is None else [number for number in train.rounds if arrival.brings_rows(number)]

@@ -75,14 +75,14 @@ def _rules(site: Site) -> Gate:
     return raised(config, rules_at(config.gate, site.name), site.policy)
 
 
-def _open_stage(site: Site, round_number: int) -> _OwnKeys:
+def _open_stage(site: Site, round_number: int, *, request: str = "") -> _OwnKeys:
     """Count the keys of the rows that have arrived; once per stage."""
     known = site.state(GateState).keys
     if known is not None and known.round == round_number:
         return known
     gate, schema, arrival = config_of(site.plan).gate, site.schema, site.plan.arrival
     if arrival is not None and arrival.appended and round_number:
-        take_appended(site, round_number)
+        take_appended(site, round_number, request=request)
     arrived = np.ones(site.count, dtype=bool)
     if arrival is not None:
         arrived = arrival.present(site.count, round_number, site.streams)
@@ -147,7 +147,7 @@ def _news(site: Site, request: Request) -> Release:
 
     Where rows are appended to tables, this is when the site reads its table again. It then says how many rows it has.
     """
-    _open_stage(site, request.round)
+    _open_stage(site, request.round, request=request.digest)
     arrival, metrics = site.plan.arrival, {"new": COUNT.new_rows(site)}
     if arrival is not None and arrival.appended:
         metrics["rows"] = declared_rows(site)

@@ -113,6 +113,9 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection
         k: Fewest rows per class: the plan's, or the site's policy's if that is larger.
         codes: The encoded target of each row, for the ranking.
 
+    Returns:
+        The result, and the released table. Quasi-identifiers that were not selected are suppressed in it.
+
     Raises:
         RefusedError: The rows cannot meet (k, k^m)-anonymity within the limit of suppression.
     """
@@ -199,7 +202,15 @@ def _hierarchies(frame: pl.DataFrame, schema: Schema, quasi: Sequence[str]) -> d
 
 
 def quasi_hierarchies(schema: Schema, domain: Domain) -> dict[str, Hierarchy]:
-    """The declared hierarchies of the quasi-identifiers, over their agreed values."""
+    """The declared hierarchies of the quasi-identifiers, over their agreed values.
+
+    Args:
+        schema: The columns, with their hierarchies.
+        domain: The values that hub and sites agreed on.
+
+    Returns:
+        The hierarchy of each quasi-identifier that has one and has agreed categories, by column.
+    """
     found = {}
     for name in schema.quasi:
         tree, known = schema.columns[name].tree(name), domain.columns.get(name)
@@ -209,7 +220,16 @@ def quasi_hierarchies(schema: Schema, domain: Domain) -> dict[str, Hierarchy]:
 
 
 def item_members(made: KKmResult, schema: Schema, domain: Domain) -> dict[str, tuple[str, ...]]:
-    """What each released item stands for: a label of a declared hierarchy for the known codes below it."""
+    """What each released item stands for: a label of a declared hierarchy for the known codes below it.
+
+    Args:
+        made: The anonymised rows.
+        schema: The columns, with their hierarchies.
+        domain: The values that hub and sites agreed on. Codes that it does not list are not among the members.
+
+    Returns:
+        The members of each group of items, by its released text.
+    """
     found = {group.text: group.members for group in made.groups}
     tree = items_tree(schema)
     if tree is None:
@@ -226,15 +246,25 @@ def item_members(made: KKmResult, schema: Schema, domain: Domain) -> dict[str, t
 
 
 def mapping_weights(section: ImportanceSection) -> Mapping[str, float] | None:
-    """The weights of the mapping's cost: those that the plan declares; None where all columns count alike.
+    """The weights of the mapping's cost: those that the plan declares.
 
     Rankings that a site made of its own rows are not used: a class must cost the same wherever a row is mapped.
+
+    Args:
+        section: `[method.anonymise.importance]`.
+
+    Returns:
+        The weight of each column; None where all columns count alike.
     """
     return dict(section.weights) if section.method == "declared" else None
 
 
 def check_importance(section: ImportanceSection, schema: Schema) -> None:
     """Refuse, before any site is asked, a ranking or weights that do not fit the columns.
+
+    Args:
+        section: `[method.anonymise.importance]`.
+        schema: The roles of the columns.
 
     Raises:
         ConfigError: `top` has no ranking or is out of range, weights are given and not declared, are incomplete, or
@@ -267,6 +297,10 @@ def _check_weights(weights: Mapping[str, float], known: Sequence[str]) -> None:
 
 def check_hierarchies(config: AnonymiseSection, schema: Schema) -> None:
     """Refuse, before any site is asked, hierarchies, orders and an m that every site would fail on.
+
+    Args:
+        config: `[method.anonymise]`.
+        schema: The columns, with their hierarchies.
 
     Raises:
         ConfigError: The item hierarchy is unknown, an ordered column has no categories, or local recoding or an m of 4

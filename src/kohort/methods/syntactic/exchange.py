@@ -104,7 +104,12 @@ class MappingState(TaskState):
 
 
 def keep_published(site: Site, published: Published) -> None:
-    """Store a site's classes for the tasks of this module."""
+    """Store a site's classes for the tasks of this module.
+
+    Args:
+        site: The site.
+        published: Its mapping and the class of each of its rows. Classes that it stored before are replaced.
+    """
     site.state(MappingState).published = published
 
 
@@ -178,6 +183,9 @@ def place_rows(
         own: The site's classes.
         weights: What a loss in each column counts; all alike when None.
         tree: What stands above the items.
+
+    Returns:
+        How many rows are mapped to the class they were trained in, and how many to a class that costs more.
     """
     found = map_rows(frame, own.mapping, prefer=own.class_of, weights=weights, tree=tree)
     broken, cost = costs(frame, union([own.mapping]), own.class_of, weights=weights, tree=tree)
@@ -217,11 +225,14 @@ def read_mappings(texts: Mapping[str, bytes], *, schema: str, least_k: int = 1) 
 def published_to_hub(
     hub: Hub, *, least_k: int
 ) -> Generator[Ask | RoundEnd, Any, tuple[tuple[SiteMapping, ...], Placed]]:
-    """Send every site's mapping to the hub, and the union back; returns the mappings and how they map the rows.
+    """Send every site's mapping to the hub, and the union back.
 
     Args:
         hub: The hub and its sites.
         least_k: The smallest k that a mapping may have.
+
+    Returns:
+        The mappings in the order of the sites that replied, and how they map the rows of all sites.
 
     Raises:
         IntegrityError: A mapping is malformed, or has a smaller k.
@@ -239,7 +250,14 @@ def published_to_hub(
 
 
 def sealed_to_peers(hub: Hub) -> Generator[Ask | RoundEnd, Any, Placed]:
-    """Send every site's mapping, encrypted, to every other site; returns how they map the rows. The hub only relays."""
+    """Send every site's mapping, encrypted, to every other site. The hub relays, and cannot read any of them.
+
+    Args:
+        hub: The hub and its sites.
+
+    Returns:
+        How the mappings map the rows of all sites.
+    """
     handed = yield from passed_around(hub, SEAL)
     placed: Replies = yield Ask(task=PLACE, to=tuple(handed), each=handed, round=1, expect=Expect(metrics=_COUNTS))
     return _total(placed)

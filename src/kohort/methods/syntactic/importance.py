@@ -76,6 +76,10 @@ def rank(
         top: Number of columns to keep; all when None.
         seed: Seed of the ranking.
 
+    Returns:
+        The columns that are kept, most important first, with their weights, and those that are dropped. Rows without a
+        target are ignored.
+
     Raises:
         ConfigError: The method or `top` is unknown, or columns repeat or hold the target.
         DataError: A column is absent, or the target has fewer than two classes.
@@ -115,6 +119,10 @@ def declared(weights: Mapping[str, float], *, quasi: Sequence[str], top: int | N
         weights: What a loss in each column counts, from 0 to 1.
         quasi: Names of the quasi-identifiers.
         top: Number of quasi-identifiers to keep; all when None.
+
+    Returns:
+        The columns that are kept, largest weight first, with weights that add up to 1; equal weights keep the order of
+        `quasi`.
     """
     order = np.argsort([-weights[name] for name in quasi], kind="stable")
     ranked = [quasi[at] for at in order]

@@ -23,7 +23,14 @@ __all__ = ["apart", "codes_of", "items_tree", "joined", "joint_items", "labels_a
 
 
 def joint_items(schema: Schema) -> str | None:
-    """What the set of all items of a row is called: the column of items, or all of them; None without any."""
+    """The name of the column that holds all items of a row together.
+
+    Args:
+        schema: Which columns hold items.
+
+    Returns:
+        The one column of items, or the names of several joined by " + "; None where no column holds items.
+    """
     return " + ".join(schema.items) or None
 
 
@@ -32,6 +39,9 @@ def items_tree(schema: Schema) -> CodeTree | None:
 
     Args:
         schema: Which columns hold items, and their hierarchies.
+
+    Returns:
+        The tree. None for a single column without a hierarchy, and where no column holds items.
 
     Raises:
         ConfigError: The name of a column would make a text ambiguous.
@@ -113,7 +123,15 @@ def labels_apart(labels: Mapping[str, tuple[str, ...]], schema: Schema) -> dict[
 
 
 def codes_of(schema: Schema, domain: Domain) -> list[str]:
-    """All known items, in texts with their columns where there are several."""
+    """All items that hub and sites agreed on.
+
+    Args:
+        schema: Which columns hold items.
+        domain: The agreed values.
+
+    Returns:
+        The items, sorted; each with the name of its column (`in_column`) where several columns hold items.
+    """
     several = len(schema.items) > 1
     return sorted(
         in_column(name, code) if several else code

@@ -147,7 +147,17 @@ class MappedEncoder(Encoder):
 def encode_in_classes(
     encoder: Encoder, frame: pl.DataFrame, mapping: SiteMapping, class_of: NDArray[np.integer[Any]]
 ) -> NDArray[np.floating]:
-    """The inputs of `frame`, rows as they are, as numbers under given classes of one site."""
+    """The inputs of rows as they are, as numbers under given classes of one site.
+
+    Args:
+        encoder: The encoder that all sites share.
+        frame: Rows with values as they are.
+        mapping: The classes of one site.
+        class_of: The class of each row, numbered as in `mapping`.
+
+    Returns:
+        The inputs, [rows, features]: a cell is the mean of the values that its class covers.
+    """
     count = len(class_of)
     nothing = np.zeros(count, np.int64)
     given = MappedRows(
@@ -162,7 +172,16 @@ def encode_in_classes(
 
 
 def encode_released(encoder: Encoder, released: pl.DataFrame, mapping: SiteMapping) -> NDArray[np.floating]:
-    """The inputs of rows a site released: cells in the columns its mapping speaks of, plain values in the others."""
+    """The inputs of rows a site released: cells in the columns its mapping describes, plain values in the others.
+
+    Args:
+        encoder: The encoder that all sites share.
+        released: The released rows, with cells as text.
+        mapping: The mapping of that site, which says what the cells stand for.
+
+    Returns:
+        The inputs, [rows, features].
+    """
     labels, released = labels_of(mapping, encoder.schema), apart(released, encoder.schema)
     out = np.empty((released.height, encoder.width), dtype=encoder.dtype)
     start = 0

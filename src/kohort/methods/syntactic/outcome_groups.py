@@ -185,7 +185,15 @@ def _labels(group: int, groups: int) -> tuple[str, ...]:
 
 
 def grouped_schema(schema: Schema, groups: Mapping[str, Lines]) -> Schema:
-    """A schema in which these groups stand above the labels of its item columns."""
+    """A schema in which these groups stand above the labels of its item columns.
+
+    Args:
+        schema: The schema, which stays as it is.
+        groups: By column, the line of groups above each label (`lines_of`). Other columns keep what they have.
+
+    Returns:
+        The new schema.
+    """
     columns = {name: replace(spec, groups=groups.get(name, spec.groups)) for name, spec in schema.columns.items()}
     return replace(schema, columns=columns)
 
@@ -318,7 +326,15 @@ def learn_groups(hub: Hub) -> Generator[Ask | RoundEnd, Any, tuple[Hub, bytes]]:
 
 
 def with_groups(encoder: Encoder, groups: Mapping[str, Lines]) -> Encoder:
-    """The encoder of items with these groups above them."""
+    """The encoder of items with these groups above them.
+
+    Args:
+        encoder: The encoder, which stays as it is.
+        groups: As for `grouped_schema`.
+
+    Returns:
+        The new encoder.
+    """
     return replace(encoder, schema=grouped_schema(encoder.schema, groups))
 
 

@@ -122,13 +122,26 @@ def tree_rounds(config: Trees) -> int:
     """The most totals of a plan: the bins, one or two per level of each step, and the loss after the last step.
 
     A plan need not say how many classes there are; with more than two, a few totals fewer are needed.
+
+    Args:
+        config: `[method]` of the plan.
+
+    Returns:
+        The number of rounds that the contract allows.
     """
     levels = max(steps * depth for steps, depth in (shape_of(config, 0), shape_of(config, 3)))
     return 1 + levels * (2 if config.min_cell > 1 else 1) + (config.holdout > 0)
 
 
 def words_of(config: Trees) -> str:
-    """What the totals are, for people."""
+    """What the totals are, in words that a site's operator approves.
+
+    Args:
+        config: `[method]` of the plan.
+
+    Returns:
+        The words, which also say that totals may be of few rows.
+    """
     if config.min_cell == 1:
         return MAY_BE_SMALL
     return (
@@ -139,8 +152,7 @@ def words_of(config: Trees) -> str:
 
 
 TELLS = (
-    "the bins of all columns, which nodes of growing trees split where, the values of their children (from those of "
-    "the first step follows how many rows of each class a node has) and which of them has fewer rows, and the loss of "
-    "held-out rows"
+    "the bins of all columns, which nodes of growing trees split where, the rounded values of their children and which "
+    "of them has fewer rows, the rounded loss of held-out rows, and with min_cell which bins are joined"
 )
 """What sites say of sealed totals, for people."""

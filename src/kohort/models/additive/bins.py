@@ -1,8 +1,9 @@
 """Bins: cells merged until each holds enough persons, of about equal weight.
 
-A cell that weighs as much as a bin should stays alone. Ordered cells are merged with neighbours, rare categories with
-rare neighbours of the code list. Missing values have a bin of their own where they are frequent enough. Everything
-follows from counts by integer arithmetic and comparisons, so hub and sites make the same bins.
+A cell that weighs as much as a bin should stays alone, but for few persons just before it. Ordered cells are merged
+with neighbours, rare categories with rare neighbours of the code list. Missing values have a bin of their own where
+they are frequent enough. Everything follows from counts by integer arithmetic and comparisons, so all sites make the
+same bins. Where a bin ends follows from counts: its last cell holds somebody, unless a heavy cell comes next.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def make_bins(columns: tuple[Column, ...], counts: Sequence[Floats], *, bins: in
 
 def _ordered_bins(column: Column, counts: Floats, bins: int, least: float) -> NDArray[np.int32]:
     values = counts[: column.cells - column.missing]
-    places = _merge_small(_greedy(values, bins, least), values, least)
+    places = _greedy(values, bins, least)
     if not column.missing:
         return places.astype(np.int32)
     sizes = np.bincount(places, weights=values)
@@ -173,32 +174,26 @@ def _ordered_bins(column: Column, counts: Floats, bins: int, least: float) -> ND
 
 
 def _greedy(counts: Floats, bins: int, least: float) -> NDArray[np.int64]:
-    """Go through ordered cells and close a bin when it is heavy enough; a heavy cell stays alone."""
+    """Go through ordered cells and close a bin when it is heavy enough; a heavy cell stays alone.
+
+    Light cells that come to fewer than `least` persons are joined with the heavy cell behind them, or at the end with
+    the bin before them, whether they hold anybody or not: so no edge says whether few persons or none are between two
+    heavy cells.
+    """
     heavy = counts >= max(counts.sum() / bins, least)
     light = float(counts[~heavy].sum())
     goal = max(light / max(bins - int(heavy.sum()), 1), least)
     places = np.empty(len(counts), dtype=np.int64)
     place, weight = 0, 0.0
     for cell, (count, alone) in enumerate(zip(counts.tolist(), heavy.tolist(), strict=True)):
-        if alone and weight > 0:
+        if alone and weight >= least:
             place, weight = place + 1, 0.0
         places[cell] = place
         weight += count
         if alone or weight >= goal:
             place, weight = place + 1, 0.0
-    return np.unique(places, return_inverse=True)[1].astype(np.int64)
-
-
-def _merge_small(places: NDArray[np.int64], counts: Floats, least: float) -> NDArray[np.int64]:
-    """Join every bin that is too small with its smaller neighbour."""
-    sizes = np.bincount(places, weights=counts).tolist()
-    while len(sizes) > 1 and min(sizes) < least:
-        small = sizes.index(min(sizes))
-        left = small > 0 and (small == len(sizes) - 1 or sizes[small - 1] <= sizes[small + 1])
-        low = small - 1 if left else small
-        sizes[low] += sizes.pop(low + 1)
-        places = np.where(places > low, places - 1, places)
-    return places
+    # Behind the last bin that was closed there may be cells of too few persons.
+    return places if weight >= least else np.minimum(places, max(place - 1, 0))
 
 
 def isotonic(values: Floats, weights: Floats) -> Floats:

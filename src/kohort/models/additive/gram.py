@@ -25,7 +25,14 @@ MOST_BINS = 1200
 
 
 def pair_cells(bins: Bins) -> int:
-    """How many pairs of bins of two columns there are."""
+    """How many pairs of bins of two different columns there are.
+
+    Args:
+        bins: The bins.
+
+    Returns:
+        The length of what `count_pairs` gives.
+    """
     sizes = bins.sizes
     return int((sizes.sum() ** 2 - np.sum(sizes**2)) // 2)
 

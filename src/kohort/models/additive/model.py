@@ -60,11 +60,12 @@ class AdditiveModel(Model):
     encoder: Encoder
     bins: Bins
     values: Floats
-    """[bins, outputs]; in every column their mean over the rows is 0."""
+    """[bins, outputs]; in every column their mean by `counts` is 0."""
     intercept: Floats
     """[outputs]"""
     counts: Floats
-    """How many rows each bin holds; with noise under a budget."""
+    """About how many persons each bin holds: a number that stands for a range of counts, or with noise under a budget.
+    """
     link: str
     errors: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """Standard errors of the values, given the other columns; none under a budget."""
@@ -141,9 +142,10 @@ class AdditiveModel(Model):
 
         Returns:
             By column, the most important first: `importance`, `bins` (their names), `values` (what each adds to the
-            score; a list per class where there are more than two), `counts`, `ordered`, and `low` and `high`, the ends
-            of 95 % intervals given the other columns, where the model has them. A pair of columns has `pair` (their
-            names) and `grid`: the names of its `rows` and `columns`, and the place in `values` of every cell.
+            score; a list per class where there are more than two), `counts` (each stands for a range),
+            `ordered`, and `low` and `high`, the ends of 95 % intervals given the other columns, where the model has
+            them. A pair of columns has `pair` (their names) and `grid`: the names of its `rows` and `columns`, and the
+            place in `values` of every cell.
         """
         numbers = {name: number for number, name in enumerate(self.bins.names)}
         return {name: self._curve(numbers[name], importance) for name, importance in self.importances().items()}

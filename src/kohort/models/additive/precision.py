@@ -1,25 +1,48 @@
-"""How exactly the values of a finished model are told: no digit that the rows do not support.
+"""How exactly counts of bins and the values of a finished model are told.
 
 A fitted value solves an equation over all rows of its bin. With all its digits, whole numbers that no total shows could
-be solved for: how many rows have which combination of bins. So a value is rounded to a step of at most a quarter of its
-standard error, which adds at most half a percent to its variance, and a standard error is rounded up to one of four
-steps per doubling.
+be solved for: how many rows have which combination of bins. So a value is rounded to a step of at most half of its
+standard error, which adds about two percent to its variance at most, and a standard error is rounded up to one of four
+steps per doubling. In a bin with few rows of a class, half of a standard error is less than what one row moves the
+value by; there it helps that the count is told as a range alone.
+
+Two columns that say nearly the same have nested bins, and the difference of two exact counts could be one person. So
+counts are told as ranges that are wider than the fewest persons of a bin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import floor, log2, sqrt
+from math import ceil, floor, log2, sqrt
 
 import numpy as np
 
 from kohort.models.additive.bins import Floats
 
-__all__ = ["rounded_errors", "rounded_mean", "rounded_values"]
+__all__ = ["rounded_counts", "rounded_errors", "rounded_mean", "rounded_values"]
 
-SHARE = 0.25
+SHARE = 0.5
 """The largest step, in standard errors."""
 STEPS_PER_DOUBLING = 4
+
+
+def rounded_counts(counts: Floats, least: int) -> Floats:
+    """Counts as ranges, so that the difference of two of them tells no small number of persons.
+
+    Ranges are as wide as the next power of two from `least` on, and the lowest is twice as wide. So the ranges of any
+    two minimums lie in one another: plans with several minimums tell no more than the one with the smallest.
+
+    Args:
+        counts: Persons per bin.
+        least: The fewest persons of a bin.
+
+    Returns:
+        A number in the range of each count, the same for all of it. With 20 ranges are 32 wide: 32 stands for 20 to 63,
+        80 for 64 to 95. None is below `least`, 0 stays 0, and what was rounded already stays as it is.
+    """
+    step = 2 ** ceil(log2(max(least, 1)))
+    told = np.where(counts < 2 * step, float(step), np.floor(counts / step) * step + step // 2)
+    return np.asarray(np.where(counts > 0, told, 0.0))
 
 
 def rounded_values(w: Floats, errors: Floats, alike: Iterable[slice] = ()) -> Floats:
@@ -31,7 +54,7 @@ def rounded_values(w: Floats, errors: Floats, alike: Iterable[slice] = ()) -> Fl
         alike: Parts that are rounded to one step, the finest of the part: a curve that rises still rises then.
 
     Returns:
-        Multiples of a power of two, of which the largest is at most a quarter of the standard error.
+        Multiples of a power of two, which is more than a quarter and at most half of the standard error.
     """
     steps = np.exp2(np.floor(np.log2(SHARE * errors)))
     for part in alike:
@@ -47,8 +70,8 @@ def rounded_mean(total: float, rows: float) -> Floats:
         rows: How many rows it is over.
 
     Returns:
-        The sum that the rounded mean gives, and the rows. Its step is a quarter of the largest standard error that the
-        mean of so many rows can have, at most; a row moves the mean by less, from 256 rows on.
+        The sum that the rounded mean gives, and the rows. Its step is half of the largest standard error that the
+        mean of so many rows can have, at most; a row moves the mean by less, from 64 rows on.
     """
     most = max(rows, 1.0)
     step = 2.0 ** floor(log2(SHARE * 0.5 / sqrt(most)))

@@ -95,21 +95,46 @@ class OneLayer:
 
 
 def inverse(activation: Activation, values: Floats) -> Floats:
-    """f^-1: what must enter a neuron for it to say `values`."""
+    """f^-1: what must enter a neuron for it to give `values`.
+
+    Args:
+        activation: f.
+        values: Outputs within the range of f: between 0 and 1 for logistic, above 0 for softplus. At the ends the
+            result is infinite.
+
+    Returns:
+        The inputs of f, of the same shape.
+    """
     if activation == "logistic":
         return np.log(values) - np.log1p(-values)
     return np.log(np.expm1(values)) if activation == "softplus" else values
 
 
 def apply(activation: Activation, entering: Floats) -> Floats:
-    """f: what a neuron says."""
+    """f: what a neuron gives.
+
+    Args:
+        activation: f.
+        entering: What enters the neurons, of any shape. Large numbers do not overflow.
+
+    Returns:
+        The outputs, of the same shape.
+    """
     if activation == "logistic":
         return np.exp(-np.logaddexp(0.0, -entering))
     return np.logaddexp(0.0, entering) if activation == "softplus" else entering
 
 
 def slope(activation: Activation, entering: Floats) -> Floats:
-    """f', at what enters a neuron."""
+    """f', the derivative of the activation.
+
+    Args:
+        activation: f.
+        entering: What enters the neurons, of any shape.
+
+    Returns:
+        The derivative at each number, of the same shape.
+    """
     if activation == "linear":
         return np.ones_like(entering)
     said = apply("logistic", entering)
@@ -117,7 +142,18 @@ def slope(activation: Activation, entering: Floats) -> Floats:
 
 
 def clip_rows(x: FloatArray, radius: float) -> Floats:
-    """Rows shortened so that |[1, x]| <= `radius`; shorter rows stay as they are."""
+    """Rows shortened so that |[1, x]| <= `radius`; shorter rows stay as they are.
+
+    Args:
+        x: The rows, [rows, inputs].
+        radius: The largest norm of a row with its bias; above 1.
+
+    Returns:
+        The rows in float64, [rows, inputs].
+
+    Raises:
+        ConfigError: The radius is 1 or less, which leaves no room beside the bias.
+    """
     if radius <= 1:
         raise ConfigError(f"a radius of {radius:g} leaves no room beside the bias", hint="Use a radius above 1")
     numbers = np.asarray(x, dtype=np.float64)
@@ -132,6 +168,13 @@ def sensitivity(design: OneLayer, radius: float) -> float:
 
     A row adds z z' and z t'. The triangle of z z' is no longer than |z|^2 and z t' is |z| |t| long, so it moves them by
     at most R sqrt(R^2 + |t|^2), |t| = 1 for indicators; replacing a row moves them at most twice as far.
+
+    Args:
+        design: What is fitted.
+        radius: R, the bound that `clip_rows` holds the rows to.
+
+    Returns:
+        The bound, for targets that are class codes or numbers within [0, 1].
     """
     if design.classes:
         return radius * float(np.sqrt(radius**2 + (1.0 if design.shares_gram else 0.0)))

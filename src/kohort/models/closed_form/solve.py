@@ -73,7 +73,15 @@ class Scaling:
 
 
 def scaling_of(statistics: Statistics, *, standardise: bool = True) -> Scaling:
-    """Means and standard deviations of the inputs over all rows, or no change when not to `standardise`."""
+    """Means and standard deviations of the inputs over all rows.
+
+    Args:
+        statistics: Those of all rows, at least one.
+        standardise: False for a scaling that changes nothing.
+
+    Returns:
+        The scaling; the deviation of a column that is constant, or nearly so, is 0.
+    """
     gram = statistics.gram
     inputs = len(gram) - 1
     if not standardise:
@@ -136,12 +144,36 @@ class Solver:
 def solve(
     design: OneLayer, total: Statistics | NDArray[Any], *, penalty: float = PENALTY, standardise: bool = True
 ) -> Floats:
-    """Weights [width, outputs] of the one-layer network over all rows, in the units of the inputs; bias first."""
+    """The weights of the one-layer network over all rows.
+
+    Args:
+        design: What is fitted.
+        total: The statistics of all rows, packed or not.
+        penalty: Lambda of the ridge regression, 0 or more; the bias is penalised with the rest.
+        standardise: Whether the penalty holds for the weights of z-scored inputs.
+
+    Returns:
+        The weights in the units of the inputs, [width, outputs]; the first row is the bias.
+
+    Raises:
+        DataError: The statistics are of no rows, of another length or not finite, or no row is of some class.
+        ConfigError: The penalty is below 0 or not finite.
+    """
     return Solver(design, total, standardise=standardise).weights(penalty)
 
 
 def held_out_error(design: OneLayer, statistics: Statistics, neurons: Floats) -> float:
-    """Mean over rows of |F (dbar - w z)|^2, summed over neurons, for rows of which only statistics are known."""
+    """The error of weights on rows of which only statistics are known.
+
+    Args:
+        design: What was fitted.
+        statistics: Those of the held-out rows, at least one.
+        neurons: The weights of one neuron per class, as `Solver.one_against_rest` gives them, [width, classes]; [width,
+            1] for a number.
+
+    Returns:
+        The mean over rows of |F (dbar - w z)|^2, summed over neurons: the squared error before the activation.
+    """
     total, column = 0.0, 0
     for system in _systems(design, statistics):
         w = neurons[:, column : column + system.moments.shape[1]]
@@ -218,6 +250,13 @@ def signed(x: FloatArray, numeric: NDArray[np.bool_] | None = None) -> FloatArra
     """Inputs of [0, 1] mapped to [-1, 1], all or the `numeric` ones: indicators may stay 0 and 1.
 
     Centred numbers lose fewer digits when squared sums are rounded to fixed point.
+
+    Args:
+        x: Encoded rows, [rows, inputs].
+        numeric: Which inputs are mapped, [inputs]; None for all.
+
+    Returns:
+        The mapped rows, [rows, inputs].
     """
     if numeric is None:
         return 2 * x - 1
@@ -225,7 +264,15 @@ def signed(x: FloatArray, numeric: NDArray[np.bool_] | None = None) -> FloatArra
 
 
 def unsigned(coefficients: Floats, numeric: NDArray[np.bool_] | None = None) -> Floats:
-    """Weights for inputs in [0, 1] out of weights for what `signed` makes of them."""
+    """The inverse of `signed` for weights: what was solved on mapped inputs, as weights for inputs in [0, 1].
+
+    Args:
+        coefficients: Weights for what `signed` gives, [inputs + 1, outputs]; the first row is the bias.
+        numeric: As it was given to `signed`.
+
+    Returns:
+        Weights that give the same scores on inputs in [0, 1], of the same shape.
+    """
     mapped = np.ones(len(coefficients) - 1, dtype=bool) if numeric is None else numeric
     inside = coefficients[1:] * np.where(mapped, 2.0, 1.0)[:, None]
     bias = coefficients[0] - coefficients[1:][mapped].sum(axis=0)
@@ -237,6 +284,18 @@ def network_of(design: OneLayer, coefficients: Floats, *, dtype: DType = "float6
 
     Classes: the network of `model.kind = "onelayer"`. A number: with the linear activation too; with the logistic one,
     a single sigmoid unit whose output is stretched from the wanted range back to [0, 1].
+
+    Args:
+        design: What was fitted.
+        coefficients: Its weights, [width, outputs]; the first row is the bias.
+        dtype: The type of the flat weights.
+
+    Returns:
+        The network, and its weights, [parameters].
+
+    Raises:
+        DataError: The weights have another shape.
+        ConfigError: A number was fitted through softplus, which no network of kohort's has.
     """
     if coefficients.shape != (design.width, design.outputs):
         raise DataError(

@@ -43,7 +43,6 @@ __all__ = [
     "class_moments",
     "fold_of",
     "leading",
-    "pack",
     "statistics_of_sites",
     "unpack",
 ]
@@ -87,7 +86,15 @@ class Statistics:
 
 
 def class_moments(design: OneLayer, statistics: Statistics) -> Floats:
-    """Z'y of the indicator of every class, [width, classes]."""
+    """Z'y of the indicator of every class.
+
+    Args:
+        design: What is fitted, with classes.
+        statistics: Sums over rows.
+
+    Returns:
+        The sums of [1, x] over the rows of each class, [width, classes]; the first row counts the rows.
+    """
     if not design.shares_gram:
         return np.ascontiguousarray(statistics.grams[:, :, 0].T)
     if design.classes == 2:
@@ -96,15 +103,19 @@ def class_moments(design: OneLayer, statistics: Statistics) -> Floats:
     return statistics.moments
 
 
-def pack(statistics: Statistics) -> Floats:
-    """One flat vector: the upper triangle of every Gram matrix row by row, the moments row by row, the rest."""
-    upper = np.triu_indices(statistics.grams.shape[-1])
-    triangles = [gram[upper] for gram in statistics.grams]
-    return np.concatenate([*triangles, statistics.moments.reshape(-1), statistics.more])
-
-
 def unpack(design: OneLayer, vector: NDArray[Any]) -> Statistics:
-    """The inverse of `pack`; refuses another length and numbers that are not finite."""
+    """Statistics from one flat vector: the upper triangle of each Gram matrix, the moments row by row, the rest.
+
+    Args:
+        design: What is fitted, which gives the length.
+        vector: The packed statistics, [length].
+
+    Returns:
+        The statistics.
+
+    Raises:
+        DataError: The vector has another length, or a number is not finite.
+    """
     numbers = np.asarray(vector, dtype=np.float64)
     if numbers.shape != (design.length,):
         raise DataError(
@@ -125,7 +136,19 @@ def unpack(design: OneLayer, vector: NDArray[Any]) -> Statistics:
 
 
 def leading(design: OneLayer, statistics: Statistics, inputs: int) -> tuple[OneLayer, Statistics]:
-    """The same for the first `inputs` columns alone: a smaller model out of statistics that are already there."""
+    """The statistics of a smaller model, of the first inputs alone, taken out of those that are there.
+
+    Args:
+        design: What was summed.
+        statistics: Its statistics.
+        inputs: How many of the inputs to keep, the first ones.
+
+    Returns:
+        The smaller model and its statistics.
+
+    Raises:
+        ConfigError: There are not so many inputs, or it is less than one.
+    """
     if not 1 <= inputs <= design.inputs:
         raise ConfigError(
             f"{inputs} columns cannot be taken out of {design.inputs}", hint="Choose a size within what was summed"
@@ -136,7 +159,16 @@ def leading(design: OneLayer, statistics: Statistics, inputs: int) -> tuple[OneL
 
 
 def fold_of(count: int, *, folds: int, key: int) -> NDArray[np.int64]:
-    """The fold of each of `count` rows: a keyed hash of the row's place, the same in every round."""
+    """The fold of each row: a keyed hash of the row's place, the same in every round.
+
+    Args:
+        count: How many rows there are.
+        folds: How many folds.
+        key: What the hash is keyed by; any whole number, read modulo 2^64.
+
+    Returns:
+        A number from 0 to folds - 1 per row, [rows]. Folds are about equally large, not exactly.
+    """
     with np.errstate(over="ignore"):
         value = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         value ^= np.uint64(key % 2**64)
@@ -147,9 +179,20 @@ def fold_of(count: int, *, folds: int, key: int) -> NDArray[np.int64]:
 
 
 def statistics_of_sites(design: OneLayer, rows: StackedRows, *, transform: Transform | None = None) -> Floats:
-    """The packed statistics of every site, [sites, length].
+    """The packed statistics of every site, in one pass over its rows.
 
-    `transform` makes the design's inputs of a chunk of encoded rows: another scale, random features.
+    Args:
+        design: What is fitted.
+        rows: The rows of all sites, without weights.
+        transform: Makes the design's inputs of a chunk of encoded rows, such as another scale or random features. None:
+            the rows are the inputs.
+
+    Returns:
+        One vector per site, [sites, length]; zeros for a site without rows.
+
+    Raises:
+        DataError: Rows have weights or another width, a target is no class code or no number within [0, 1], or a sum is
+            not finite.
     """
     if rows.weight is not None:
         raise DataError("rows with weights have no closed form here", hint="Leave the row weights out")

@@ -40,7 +40,15 @@ def _mixed(value):
 
 @in_order
 def shuffled(order, count, key, round_number, epoch):
-    """Fill `order[:count]` with the permutation that (key, round, epoch) names: Fisher-Yates over a counter hash."""
+    """Fill `order[:count]` with the permutation that (key, round, epoch) names: Fisher-Yates over a counter hash.
+
+    Args:
+        order: Where it is written, int64, at least `count` long.
+        count: How many rows there are; fewer than 2^32.
+        key: The site's key, uint64.
+        round_number: The round, from 0.
+        epoch: The pass within the round, from 0.
+    """
     stream = _mixed(key + _GOLDEN)
     stream = _mixed(stream ^ (np.uint64(round_number) + _GOLDEN))
     stream = _mixed(stream ^ (np.uint64(epoch) + _GOLDEN))
@@ -61,6 +69,9 @@ def exp(value):
 
     exp(value) = 2^n * exp(rest) with |rest| <= ln(2) / 2: a Taylor polynomial for the rest, and n added to the exponent
     bits. Good to 1e-15 of the result; e^-708 and e^709 stand for everything beyond; NaN stays NaN.
+
+    Args:
+        value: The exponent.
     """
     wide = np.float64(value)
     least = -708.0 if wide < -708.0 else wide

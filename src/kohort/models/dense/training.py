@@ -1,8 +1,8 @@
 """Training dense networks at many sites at once.
 
-Guarantees: `fit_many` gives every site exactly the weights that `fit_one` gives it alone, bit for bit, on any number of
-threads. The order of rows is a function of (key, round, epoch) only: nothing is remembered between calls, so a run
-can be resumed at any round. Rows, weights and states that are passed in are never changed.
+Guarantees: `fit_many` gives every site exactly the weights that it gets alone, bit for bit, on any number of threads.
+The order of rows is a function of (key, round, epoch) only: nothing is remembered between calls, so a run can be
+resumed at any round. Rows, weights and states that are passed in are never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.errors import ConfigError, DataError
 from kohort.models.dense.shape import DenseShape
 from kohort.models.options import Fitted, FloatArray, OptimiserState, Optimizer, Training
-from kohort.models.rows import Rows, StackedRows, read_only, stack
+from kohort.models.rows import StackedRows, read_only
 from kohort.models.trainable import Scorer
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "check_rows",
     "check_targets",
     "fit_many",
-    "fit_one",
     "moments_for",
     "row_order",
     "shape_of",
@@ -46,7 +45,14 @@ def _no_rows(parameters: int, dtype: str) -> FloatArray:
 
 @lru_cache(maxsize=32)
 def shape_of(network: DenseShape) -> tuple[NDArray[np.int64], int, int]:
-    """Layers, activation and loss, as kernels take them."""
+    """Layers, activation and loss, as kernels take them.
+
+    Args:
+        network: The network.
+
+    Returns:
+        The sizes of the layers from inputs to outputs, and the codes of activation and loss.
+    """
     from kohort.models.dense import kernel
 
     sizes = np.array(network.sizes, dtype=np.int64)
@@ -68,11 +74,28 @@ def fit_many(
     keep_state: bool = True,
     threads: int = 1,
 ) -> Fitted:
-    """Train every site of `rows` from `weights`, [parameters] for all alike or [sites, parameters].
+    """Train the network at every site of `rows`, each from its own starting weights or all from the same.
 
-    `keys` gives each site its own row orders. `anchor` is where `prox` pulls to, by default the starting weights.
-    `shift` [sites, parameters] is added to every mini-batch gradient (the correction c - c_i of SCAFFOLD).
-    `keep_state=False` saves the memory of the optimiser state when no `state` was given and none is wanted back.
+    Args:
+        network: What is trained.
+        weights: Starting weights, [parameters] for all alike or [sites, parameters].
+        rows: The rows of all sites. A site without rows keeps its weights.
+        training: Passes, mini-batches, optimiser and penalties.
+        keys: A key per site, [sites], from which its row orders follow.
+        round: The number of the round, from 0; another round has other row orders.
+        state: What the optimiser remembers of the last call for the same sites; None to begin anew.
+        anchor: Where `prox` pulls to, of the shapes of `weights`; by default the starting weights.
+        shift: Added to every mini-batch gradient, [sites, parameters]: the correction c - c_i of SCAFFOLD.
+        measure_loss: Whether to report the mean loss of each site.
+        keep_state: False saves the memory of the optimiser state when no `state` was given and none is wanted back.
+        threads: How many threads train sites side by side; their number changes no bit of the result.
+
+    Returns:
+        The trained weights, [sites, parameters], the losses if asked for, the steps taken, and the optimiser's state.
+
+    Raises:
+        ConfigError: A shape, the number type, the round or the number of threads does not fit.
+        DataError: The rows have another width, or a target is no class code.
     """
     from kohort.models.dense import kernel
 
@@ -112,38 +135,18 @@ def fit_many(
     return Fitted(trained, losses if measure_loss else None, taken, moments if remembers else None)
 
 
-def fit_one(
-    network: DenseShape,
-    weights: FloatArray,
-    rows: Rows,
-    *,
-    training: Training,
-    key: int,
-    round: int,
-    state: OptimiserState | None = None,
-    anchor: FloatArray | None = None,
-    shift: FloatArray | None = None,
-    measure_loss: bool = False,
-    keep_state: bool = True,
-) -> Fitted:
-    """Train one site: `fit_many` with a single site, so every array it returns has a first axis of length 1."""
-    return fit_many(
-        network,
-        weights,
-        stack([rows]),
-        training=training,
-        keys=np.array([key], dtype=np.uint64),
-        round=round,
-        state=state,
-        anchor=anchor,
-        shift=shift,
-        measure_loss=measure_loss,
-        keep_state=keep_state,
-    )
-
-
 def row_order(key: int, round: int, epoch: int, n: int) -> NDArray[np.int64]:
-    """The order in which a site with this `key` reads its `n` rows in one pass, when a mini-batch is less than all."""
+    """The order in which a site reads its rows in one pass, when a mini-batch is less than all of them.
+
+    Args:
+        key: The site's key.
+        round: The round.
+        epoch: The pass within the round, from 0.
+        n: How many rows the site has.
+
+    Returns:
+        A permutation of 0 to n - 1, a function of the four arguments alone.
+    """
     from kohort.models.dense.compiled import shuffled
 
     order = np.empty(n, dtype=np.int64)
@@ -175,7 +178,15 @@ def check_rows(network: Scorer, rows: StackedRows) -> None:
 
 
 def check_targets(network: Scorer, rows: StackedRows) -> None:
-    """Refuse targets that are no class codes, as the kernel does while it trains."""
+    """Refuse targets that are no class codes, as the kernel does while it trains.
+
+    Args:
+        network: The network. With a numeric target nothing is refused.
+        rows: The rows of all sites.
+
+    Raises:
+        DataError: A target is not a whole number from 0 to classes - 1.
+    """
     if network.classes:
         parts = [rows.site(site).y for site in range(rows.sites)]
         misfits = [int(((y < 0) | (y >= network.classes) | (y != np.floor(y))).sum()) for y in parts]

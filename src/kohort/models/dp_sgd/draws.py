@@ -102,7 +102,14 @@ class RowSampler:
 
 
 def normal_words(count: int) -> int:
-    """How many words `fill_normals` takes for `count` normals: the next even number."""
+    """How many words `fill_normals` takes.
+
+    Args:
+        count: How many normals are wanted.
+
+    Returns:
+        The same number, or the next even one.
+    """
     return count + count % 2
 
 
@@ -131,7 +138,12 @@ def _unit(word):
 
 @in_order
 def fill_normals(words, normals):
-    """Standard normals from as many words: the first half of them gives radii, the second half angles."""
+    """Standard normals from as many words: the first half of them gives radii, the second half angles.
+
+    Args:
+        words: Random words, uint64, as many as `normals`.
+        normals: Where they are written, float64 of an even length (`normal_words`).
+    """
     half = normals.shape[0] // 2
     for i in range(half):
         word = words[half + i]

@@ -3,7 +3,8 @@
 Guarantees: with a key nobody else has, one step at a site is one Gaussian mechanism of noise multiplier `sigma` on a
 sum to which a row adds at most `clip` in L2 norm, over a Poisson sample of `rate` (or over every row at rate 1), for
 neighbours that differ in one row more or less. Batches are never cut or filled up; an empty one adds its noise and
-takes its step. The divisor is the expected batch, rate times rows, so the number of a site's rows counts as public.
+takes its step. The divisor is the expected batch, rate times rows, so the number of a site's rows counts as public;
+where only some of them take part, that is how many it declared.
 Optimiser, penalties, momentum and tail averages come after the noise and cost nothing. No loss is reported, because
 none was paid for. What a site learns depends on its own rows, key and weights alone: one by one equals many at once,
 bit for bit.
@@ -45,11 +46,28 @@ def fit_private(
     state: OptimiserState | None = None,
     keep_state: bool = False,
 ) -> PrivateFit:
-    """Train every site of `rows` privately from `weights`, [parameters] for all alike or [sites, parameters].
+    """Train every site of `rows` privately: clipped row gradients, Gaussian noise on their sum.
 
-    `training` gives optimiser, rates and penalties (`prox` pulls to the starting weights); its batch and epochs have no
-    meaning here. A site without rows takes no step. A torch module trains on row gradients of Opacus, a network of
-    kohort's own in the compiled kernel.
+    A torch module trains on row gradients of Opacus, a network of kohort's own in the compiled kernel.
+
+    Args:
+        network: What is trained.
+        weights: Starting weights, [parameters] for all alike or [sites, parameters].
+        rows: The rows of all sites. A site without rows takes no step, unless it declares some.
+        training: Optimiser, rates and penalties; `prox` pulls to the starting weights. Batch and epochs have no meaning
+            here.
+        private: Clip, noise, sampling, steps and noise keys.
+        state: What the optimiser remembers of the last call for the same sites; None to begin anew.
+        keep_state: Whether the optimiser's state is wanted back, though none was given.
+
+    Returns:
+        The trained weights, [sites, parameters], the steps taken, the optimiser's state, and the clips of all steps.
+
+    Raises:
+        ConfigError: There is not one key per site, a shape or the number type does not fit, or the model has no private
+            training.
+        DataError: The rows have another width, or a target is no class code.
+        SiteError: The gradient of a row is not finite, so no bound holds for it.
     """
     check_rows(network, rows)
     if len(private.keys) != rows.sites:
@@ -64,7 +82,7 @@ def fit_private(
     start = as_matrix("weights", weights, network, sites)
     trained = np.array(np.broadcast_to(start, (sites, network.parameter_count)), order="C")
     moments = moments_for(training, network, state, sites, keep_state)
-    taken = np.where(rows.counts > 0, private.steps, 0).astype(np.int64)
+    taken = np.where(private.divisors(rows.counts) > 0, private.steps, 0).astype(np.int64)
     clips, shares = private.histories(taken)
     train_sites(network, rows, training, private, start, trained, moments, clips, shares)
     moments.steps[:] += taken
@@ -73,9 +91,23 @@ def fit_private(
 
 
 def clipped_sums(network: DenseShape, weights: FloatArray, rows: StackedRows, *, clip: float) -> NDArray[np.float64]:
-    """The sum of the clipped row gradients of each site over all its rows, [sites, parameters]: no noise, no division.
+    """The sum of the clipped row gradients of each site over all its rows: no noise, no division.
 
     For a secure sum, in which every site adds a share of the noise. On its own it protects nobody.
+
+    Args:
+        network: What is trained.
+        weights: The weights at which gradients are taken, [parameters] for all alike or [sites, parameters].
+        rows: The rows of all sites.
+        clip: The largest L2 norm of one row's gradient, above 0.
+
+    Returns:
+        The sums, [sites, parameters]; a row moves that of its site by at most `clip`.
+
+    Raises:
+        ConfigError: The clip is not above 0 and finite, or a shape or the number type does not fit.
+        DataError: The rows have another width, or a target is no class code.
+        SiteError: The gradient of a row is not finite.
     """
     require("clip", clip, 0 < clip < math.inf, "Use a bound above 0")
     check_rows(network, rows)
@@ -83,10 +115,21 @@ def clipped_sums(network: DenseShape, weights: FloatArray, rows: StackedRows, *,
 
 
 def clip_update(update: FloatArray, clip: float) -> FloatArray:
-    """A site's whole update, or one a row of [sites, parameters], scaled to an L2 norm of at most `clip`.
+    """A site's whole update, scaled to an L2 norm of at most `clip`.
 
     The bound of client-level privacy, where the unit is everything a site holds. An update within the bound comes back
     as it is.
+
+    Args:
+        update: The update, [parameters], or one per row of [sites, parameters].
+        clip: The largest norm, above 0.
+
+    Returns:
+        The scaled update, of the same shape and type.
+
+    Raises:
+        ConfigError: The clip is not above 0 and finite.
+        SiteError: An update is not finite, so no bound holds for it.
     """
     require("clip", clip, 0 < clip < math.inf, "Use a bound above 0")
     # In float64 and against the largest entry, squares neither overflow nor vanish.
@@ -99,7 +142,16 @@ def clip_update(update: FloatArray, clip: float) -> FloatArray:
 
 
 def gaussian(key: bytes, count: int, *, label: bytes = b"") -> NDArray[np.float64]:
-    """`count` standard normals that only this 32-byte key and this label give, from a ChaCha20 stream."""
+    """Standard normals from a ChaCha20 stream, which only the key and the label give.
+
+    Args:
+        key: 32 bytes. Whoever lacks them cannot tell the numbers from true randomness.
+        count: How many normals.
+        label: What they are for; another label gives an independent stream.
+
+    Returns:
+        The normals, [count]; the same for the same key and label.
+    """
     stream = KeyStream(key, b"gaussian" + label)
     normals = np.empty(normal_words(count))
     words = np.empty(min(normals.size, _NORMALS_AT_ONCE), dtype=np.uint64)

@@ -146,7 +146,24 @@ def _scratch(sizes, parameters, largest, own):
 
 @fused
 def sum_clipped(x, y, row_weight, start, count, sizes, activation, loss, own, clip, total):
-    """total += the clipped gradients of all `count` rows of one site; how many of them were not finite."""
+    """Add the clipped gradients of all rows of one site to `total`.
+
+    Args:
+        x: Encoded rows of all sites, [rows, inputs].
+        y: Their targets, [rows].
+        row_weight: Their weights, [rows]; of length 0 for all ones. A weight counts before clipping.
+        start: The site's first row.
+        count: How many rows it has.
+        sizes: The sizes of the layers, from inputs to outputs.
+        activation: A number of `ACTIVATIONS`.
+        loss: A number of `LOSSES`.
+        own: The weights at which gradients are taken, [parameters].
+        clip: The largest L2 norm of one row's gradient.
+        total: What they are added to, float64 [parameters].
+
+    Returns:
+        How many gradients were not finite; if any, `total` may not be used.
+    """
     acts, deltas, lane_numbers, squares, gradient = _scratch(sizes, own.shape[0], count, own)
     order = np.arange(count)
     _, broken = _add_clipped(
@@ -165,10 +182,43 @@ def train_private(  # noqa: C901
 ):  # fmt: skip
     """One site takes as many steps as there are batches, in place: `own`, `first`, `second`, `clips`, `shares`.
 
-    Batch i is order[begins[i]:ends[i]]. Each step takes its noise from its own row of `words`: a normal a parameter,
-    and one for the share of rows at or below the clip. Step i uses clips[i]; when `clip_rate` is above 0 it writes that
-    share to shares[i] and the clip that follows from it to clips[i + 1]. From step `tail_from` on, weights are added up
-    in `tail_sum`. Returns how many row gradients were not finite; if any, nothing of the result may be used.
+    Args:
+        x: Encoded rows of all sites, [rows, inputs].
+        y: Their targets, [rows].
+        row_weight: Their weights, [rows]; of length 0 for all ones. A weight counts before clipping.
+        start: The site's first row.
+        order: The rows of all batches, one batch after the other, counted from `start`.
+        begins: Where each batch begins in `order`, [steps].
+        ends: One past its end, [steps].
+        words: Random words, [steps, words]: a normal per parameter, and one for the share of rows at or below the clip.
+        sizes: The sizes of the layers, from inputs to outputs.
+        activation: A number of `ACTIVATIONS`.
+        loss: A number of `LOSSES`.
+        optimizer: A number of `OPTIMIZERS`.
+        lr: The learning rate.
+        momentum: Read by the optimiser "momentum" alone.
+        beta1: Read by adam alone, like the next two: the decay of the first moments.
+        beta2: The decay of the second moments.
+        epsilon: Added to the root of the second moments.
+        l2: Weight decay; 0 for none.
+        prox: The strength of the pull towards `home`; 0 for none.
+        own: The weights, [parameters].
+        home: Where `prox` pulls to, [parameters].
+        first: The optimiser's first moments, [parameters].
+        second: Its second moments, [parameters].
+        done: How many steps the optimiser took before.
+        sigma: The noise multiplier: noise on a sum has standard deviation sigma * clip.
+        expected: The expected rows of a batch, which sums are divided by.
+        quantile: The share of rows that an adaptive clip aims at.
+        clip_rate: How fast the clip adapts; 0 for a clip that stays.
+        count_sigma: Standard deviation of the noise on the count of rows at or below the clip.
+        tail_from: The step from which on weights are added up.
+        tail_sum: What they are added to, float64 [parameters]; of length 0 where `tail_from` is not reached.
+        clips: The clip of each step, [steps + 1]. Where it adapts, step i writes clips[i + 1].
+        shares: The noisy share of rows at or below the clip, [steps]; written where the clip adapts.
+
+    Returns:
+        How many row gradients were not finite; if any, nothing of the result may be used.
     """
     number = own.dtype.type
     parameters = own.shape[0]

@@ -54,7 +54,8 @@ class PrivateSteps:
     the sum of clipped gradients has standard deviation sigma * clip; 0 adds none and guarantees nothing. `rate`
     [sites]: the chance of each row to be in a batch; exactly 1.0 takes every row and samples nothing. `steps` [sites]:
     steps of this call. `keys`: 32 bytes a site, never used for two requests. `average`: answer with the mean of the
-    weights after the last share of the steps.
+    weights after the last share of the steps. `declared` [sites]: how many rows the divisor counts, where how many
+    take part must not be seen; by default those that are given.
     """
 
     clip: float
@@ -64,12 +65,13 @@ class PrivateSteps:
     keys: tuple[bytes, ...] = field(repr=False)
     adaptive: AdaptiveClip | None = None
     average: float = 0.0
+    declared: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         require("clip", self.clip, 0 < self.clip < math.inf, "Use a bound above 0")
         require("average", self.average, 0 <= self.average <= 1, "Use a share of the steps from 0 to 1")
         sites = len(self.keys)
-        for name in ("sigma", "rate", "steps"):
+        for name in ("sigma", "rate", "steps", *(() if self.declared is None else ("declared",))):
             if np.shape(getattr(self, name)) != (sites,):
                 raise ConfigError(f"{name} has another length than the {sites} keys", hint="Give one number a site")
         if not (np.isfinite(self.sigma).all() and (self.sigma >= 0).all()):
@@ -85,6 +87,10 @@ class PrivateSteps:
             )
         if self.adaptive is not None and self.adaptive.start is not None and len(self.adaptive.start) != sites:
             raise ConfigError(f"{len(self.adaptive.start)} clips for {sites} sites", hint="Give one clip a site")
+
+    def divisors(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of each site that its expected batch is a share of; a site with none takes no step."""
+        return counts if self.declared is None else self.declared
 
     def histories(self, taken: NDArray[np.int64]) -> tuple[Histories, Histories]:
         """Room for the clips and noisy shares of so many steps a site; every clip is the first one until it moves."""

@@ -28,7 +28,14 @@ _CURVATURE = 0.25
 
 
 def fit_perturbed(
-    network: DenseShape, rows: Rows, *, kind: Perturbation, epsilon: float, penalty: float, key: bytes
+    network: DenseShape,
+    rows: Rows,
+    *,
+    kind: Perturbation,
+    epsilon: float,
+    penalty: float,
+    key: bytes,
+    declared: int | None = None,
 ) -> FloatArray:
     """Weights of a private logistic regression (Chaudhuri, Monteleoni and Sarwate, JMLR 2011).
 
@@ -39,6 +46,8 @@ def fit_perturbed(
         epsilon: The budget.
         penalty: The L2 penalty; the more, the less noise.
         key: Of the noise.
+        declared: How many rows the mean of the loss is over, at least those given; the others have no loss. By default
+            those given.
 
     Returns:
         The weights.
@@ -53,14 +62,15 @@ def fit_perturbed(
     if rows.weight is not None:
         raise ConfigError(f"{kind} perturbation counts every row once", hint="Drop train.class_weights")
     z, side = _unit_rows(rows)
+    count = rows.count if declared is None else declared
     if kind == "output":
-        found = _minimise(z, side, penalty, np.zeros(z.shape[1]))
+        found = _minimise(z, side, penalty, np.zeros(z.shape[1]), count)
         # The minimum moves by at most 2 / (n penalty) when a row is replaced.
-        noisy = found + _gamma_ball(key, z.shape[1], 2 / (rows.count * penalty * epsilon))
+        noisy = found + _gamma_ball(key, z.shape[1], 2 / (count * penalty * epsilon))
     else:
-        left, more = _objective_budget(epsilon, penalty, rows.count)
+        left, more = _objective_budget(epsilon, penalty, count)
         tilt = _gamma_ball(key, z.shape[1], 2 / left)
-        noisy = _minimise(z, side, penalty + more, tilt / rows.count)
+        noisy = _minimise(z, side, penalty + more, tilt / count, count)
     return noisy.astype(network.dtype)
 
 
@@ -81,15 +91,21 @@ def _objective_budget(epsilon: float, penalty: float, count: int) -> tuple[float
 
 
 def _minimise(
-    z: NDArray[np.float64], side: NDArray[np.float64], penalty: float, tilt: NDArray[np.float64]
+    z: NDArray[np.float64],
+    side: NDArray[np.float64],
+    penalty: float,
+    tilt: NDArray[np.float64],
+    declared: int | None = None,
 ) -> NDArray[np.float64]:
     from scipy.optimize import minimize
+
+    count = len(z) if declared is None else declared
 
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         margin = side * (z @ weights)
         pull = -side / (1 + np.exp(np.minimum(margin, 700.0)))
-        value = np.logaddexp(0, -margin).mean() + penalty / 2 * (weights @ weights) + tilt @ weights
-        return float(value), z.T @ pull / len(z) + penalty * weights + tilt
+        value = np.logaddexp(0, -margin).sum() / count + penalty / 2 * (weights @ weights) + tilt @ weights
+        return float(value), z.T @ pull / count + penalty * weights + tilt
 
     options = {"maxiter": 2000, "ftol": 1e-14, "gtol": 1e-10}
     found = minimize(loss, np.zeros(z.shape[1]), jac=True, method="L-BFGS-B", options=options)

@@ -42,12 +42,28 @@ def train_sites(
     clips: Histories,
     shares: Histories,
 ) -> None:
-    """Take len(clips[site]) - 1 steps at every site, in place: `trained`, `moments`, `clips`, `shares`."""
+    """Take len(clips[site]) - 1 private steps at every site, in place.
+
+    Args:
+        network: What is trained.
+        rows: The rows of all sites.
+        training: Optimiser, rates and penalties.
+        private: Noise, sampling and noise keys of every site.
+        start: Where `prox` pulls to, [sites, parameters], or [1, parameters] for all alike.
+        trained: The weights, [sites, parameters]: starting weights before, trained ones after.
+        moments: What the optimiser remembers, without rows where nothing is kept. Its count of steps stays as it is.
+        clips: Per site the clip of each step and the one that follows; written where clips adapt.
+        shares: Per site the noisy share of rows within the clip at each step; written where clips adapt, else empty.
+
+    Raises:
+        DataError: A target is no class code.
+        SiteError: The gradient of a row is not finite; nothing of the result may be used.
+    """
     data, shape = _rows_of(network, rows), shape_of(network)
     options = (OPTIMIZERS[training.optimizer], *training.rates)
     starts, counts = rows.starts.tolist(), rows.counts.tolist()
     sigmas, rates = (np.asarray(numbers, dtype=np.float64).tolist() for numbers in (private.sigma, private.rate))
-    done = moments.steps.tolist()
+    divisors, done = private.divisors(rows.counts).tolist(), moments.steps.tolist()
     home = read_only(start)
     forgotten = np.empty((2, network.parameter_count), dtype=network.dtype)
     active = [site for site, history in enumerate(clips) if len(history) > 1]
@@ -63,7 +79,7 @@ def train_sites(
         first = moments.first[site] if len(moments.first) else forgotten[0]
         second = moments.second[site] if len(moments.second) else forgotten[1]
         model = (*shape, *options, own, home[site if len(home) > 1 else 0], first, second)
-        noise = (sigmas[site], rates[site] * counts[site], *private.moving)
+        noise = (sigmas[site], rates[site] * divisors[site], *private.moving)
         steps = len(history) - 1
         average_from = steps - math.ceil(private.average * steps)
         tail_sum = np.zeros(len(own) if average_from < steps else 0)
@@ -77,7 +93,21 @@ def train_sites(
 
 
 def sum_sites(network: DenseShape, rows: StackedRows, start: FloatArray, clip: float) -> NDArray[np.float64]:
-    """The clipped gradients of all rows of every site, added up: [sites, parameters]."""
+    """The clipped gradients of all rows of every site, added up.
+
+    Args:
+        network: What is trained.
+        rows: The rows of all sites.
+        start: The weights at which gradients are taken, [sites, parameters], or [1, parameters] for all alike.
+        clip: The largest L2 norm of one row's gradient.
+
+    Returns:
+        The sums, [sites, parameters], without noise.
+
+    Raises:
+        DataError: A target is no class code.
+        SiteError: The gradient of a row is not finite.
+    """
     data, shape = _rows_of(network, rows), shape_of(network)
     weights = start.copy()  # writable, as in `train_private`, or every kernel below would be compiled a second time
     sums = np.zeros((rows.sites, network.parameter_count))

@@ -18,7 +18,14 @@ _SPELLING = 'Write it as "torch:package.module:factory"'
 
 
 def is_torch(kind: str) -> bool:
-    """Whether `model.kind` names a torch module rather than one of kohort's own networks."""
+    """Whether `model.kind` names a torch module rather than one of kohort's own networks.
+
+    Args:
+        kind: The plan's `model.kind`.
+
+    Returns:
+        True if it begins with "torch:". Whether there is such a module is not looked up.
+    """
     return kind.startswith(_PREFIX)
 
 

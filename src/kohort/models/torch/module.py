@@ -246,7 +246,14 @@ def pinned() -> Iterator[None]:
 
 
 def tensor(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor in the memory of `array`."""
+    """A tensor in the memory of an array: what is written to one is in the other.
+
+    Args:
+        array: The array, writable.
+
+    Returns:
+        The tensor, of the same shape and type.
+    """
     return torch.from_numpy(array)
 
 
@@ -292,7 +299,14 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 
 def whole_numbers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of the buffers of whole numbers that must not change, because they do not travel."""
+    """Copies of the buffers of whole numbers that must not change, because they do not travel.
+
+    Args:
+        module: The module. A count of batches that BatchNorm does not use, because it has a momentum, is left out.
+
+    Returns:
+        The copies, by the name of the buffer.
+    """
     found = {}
     for place, inner in module.named_modules():
         for name, buffer in inner.named_buffers(recurse=False):
@@ -303,10 +317,15 @@ def whole_numbers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def refuse_changed(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], factory: str) -> None:
-    """Refuse a module that moved buffers of whole numbers while it trained.
+    """Refuse a module that changed buffers of whole numbers while it trained.
+
+    Args:
+        before: What `whole_numbers` gave before training.
+        after: What it gave afterwards.
+        factory: The module's factory, for the error.
 
     Raises:
-        ConfigError: naming them.
+        ConfigError: naming the buffers.
     """
     changed = [name for name, buffer in before.items() if name not in after or not torch.equal(buffer, after[name])]
     if changed:

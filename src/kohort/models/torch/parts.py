@@ -43,7 +43,14 @@ class ParameterSlice:
 
 
 def lay_out(tensors: Iterable[tuple[str, Sequence[int], bool]]) -> tuple[ParameterSlice, ...]:
-    """Parts side by side, from (name, shape, whether it is trained)."""
+    """Parts side by side in one flat vector, without a gap.
+
+    Args:
+        tensors: Name, shape and whether it is trained, of each part in order.
+
+    Returns:
+        The parts, with the place of each.
+    """
     parts: list[ParameterSlice] = []
     for name, shape, trained in tensors:
         parts.append(ParameterSlice(name, tuple(shape), parts[-1].end if parts else 0, trained))
@@ -51,13 +58,29 @@ def lay_out(tensors: Iterable[tuple[str, Sequence[int], bool]]) -> tuple[Paramet
 
 
 def listed(parts: Sequence[ParameterSlice]) -> str:
-    """Names and shapes for an error, the first few of them."""
+    """Names and shapes for an error, the first few of them.
+
+    Args:
+        parts: The parts.
+
+    Returns:
+        At most eight of them, and how many more there are.
+    """
     more = len(parts) - _MOST_NAMED
     return ", ".join(map(str, parts[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def require_vector(weights: FloatArray, parts: Sequence[ParameterSlice], factory: str) -> None:
-    """Refuse weights, one vector or one a site, of another length than the parts have together."""
+    """Refuse weights of another length than the parts have together.
+
+    Args:
+        weights: One vector, [parameters], or one per site, [sites, parameters].
+        parts: The parts of the module, at least one.
+        factory: The module's factory, for the error.
+
+    Raises:
+        SiteError: The length differs.
+    """
     count = parts[-1].end
     if weights.shape[-1:] != (count,):
         raise SiteError(
@@ -67,7 +90,16 @@ def require_vector(weights: FloatArray, parts: Sequence[ParameterSlice], factory
 
 
 def require_same(wanted: Sequence[tuple[str, tuple[int, ...]]], parts: Sequence[ParameterSlice], factory: str) -> None:
-    """Refuse parts that are not the `wanted` names and shapes, in their order."""
+    """Refuse parts that are not the wanted ones, in their order.
+
+    Args:
+        wanted: Names and shapes, as they were stored.
+        parts: The parts that the factory makes now.
+        factory: The module's factory, for the error.
+
+    Raises:
+        ConfigError: A part is missing, new, of another shape or at another place.
+    """
     found = [(part.name, part.shape) for part in parts]
     if list(wanted) == found:
         return

@@ -40,14 +40,33 @@ def fit_private_module(
     state: OptimiserState | None = None,
     keep_state: bool = False,
 ) -> PrivateFit:
-    """`kohort.models.dp_sgd.fit.fit_private` for a module: row gradients by Opacus, batches and noise from the keys."""
+    """Train a module privately at every site: row gradients by Opacus, batches and noise from the keys.
+
+    Args:
+        model: What is trained.
+        weights: Starting weights, [parameters] for all alike or [sites, parameters].
+        rows: The rows of all sites. A site without rows takes no step.
+        training: As for `kohort.models.dp_sgd.fit.fit_private`.
+        private: Clip, noise, sampling, steps and noise keys.
+        state: What the optimiser remembers of the last call for the same sites; None to begin anew.
+        keep_state: Whether the optimiser's state is wanted back, though none was given.
+
+    Returns:
+        The trained weights, [sites, parameters], the steps taken, the optimiser's state, and the clips of all steps.
+
+    Raises:
+        ConfigError: Opacus is not installed, or the module has no gradient of a single row or keeps something of its
+            rows.
+        DataError: A target is no class code.
+        SiteError: The weights have another length, or the gradient of a row is not finite.
+    """
     sites = rows.sites
     check_targets(model, rows)
     require_vector(weights, model.parts, model.factory)
     start = as_matrix("weights", weights, model, sites)
     trained = np.array(np.broadcast_to(start, (sites, model.parameter_count)), order="C")
     moments = moments_for(training, model, state, sites, keep_state)
-    taken = np.where(rows.counts > 0, private.steps, 0).astype(np.int64)
+    taken = np.where(private.divisors(rows.counts) > 0, private.steps, 0).astype(np.int64)
     clips, shares = private.histories(taken)
     with pinned():
         for site in np.flatnonzero(taken).tolist():
@@ -86,7 +105,7 @@ def _fit_private_site(
     clipper = _Clipper(model, module)
     before = {name: item.detach().clone() for name, item in module.named_buffers()}
     torch.default_generator.manual_seed(noise_seed(int.from_bytes(key[:8], "little"), 0, 0))
-    expected = rate * rows.count
+    expected = rate * (rows.count if private.declared is None else int(private.declared[site]))
     average_from = steps - math.ceil(private.average * steps)
     summed = np.zeros(model.parameter_count)
     for step in range(steps):

@@ -85,7 +85,31 @@ def fit_module(
     keep_state: bool = True,
     threads: int = 1,
 ) -> Fitted:
-    """`fit_many` for this module. `threads` has no effect: sites train one after another."""
+    """Train a module at every site, as `kohort.models.dense.training.fit_many` trains dense networks.
+
+    Args:
+        model: What is trained.
+        weights: Starting weights, [parameters] for all alike or [sites, parameters].
+        rows: The rows of all sites. A site without rows keeps its weights.
+        training: As for `fit_many`.
+        keys: As for `fit_many`.
+        round: As for `fit_many`; dropout follows from it too.
+        state: As for `fit_many`.
+        anchor: As for `fit_many`.
+        shift: As for `fit_many`.
+        measure_loss: As for `fit_many`.
+        keep_state: As for `fit_many`.
+        threads: Not used: sites train one after another.
+
+    Returns:
+        The trained weights, [sites, parameters], the losses if asked for, the steps taken, and the optimiser's state.
+
+    Raises:
+        ConfigError: A shape, the number type or the round does not fit, or the module changes buffers that do not
+            travel.
+        DataError: The rows have another width, or a target is no class code.
+        SiteError: The weights have another length than the module's parts.
+    """
     del threads
     sites = rows.sites
     check_rows(model, rows)
@@ -159,5 +183,14 @@ def _differentiate(
 
 
 def noise_seed(key: int, round: int, epoch: int) -> int:
-    """The seed of dropout in one pass over one site's rows."""
+    """The seed of dropout in one pass over one site's rows.
+
+    Args:
+        key: The site's key, 0 to 2^64 - 1.
+        round: The round.
+        epoch: The pass within the round, from 0.
+
+    Returns:
+        A number of 64 bits, a function of the three arguments alone.
+    """
     return int.from_bytes(hashlib.blake2b(struct.pack("<QQQ", key, round, epoch), digest_size=8).digest(), "little")

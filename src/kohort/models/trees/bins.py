@@ -166,7 +166,15 @@ class Bins:
 
 
 def summary_length(columns: Sequence[TreeColumn], outputs: int) -> int:
-    """How many numbers `count_cells` gives."""
+    """How many numbers a site adds to the sum that bins are made of.
+
+    Args:
+        columns: The columns of the encoder.
+        outputs: How many outputs the model has.
+
+    Returns:
+        The length of what `count_cells` gives.
+    """
     return 1 + outputs + sum(column.all_cells + _targets_of(column, outputs) for column in columns)
 
 
@@ -271,7 +279,7 @@ def _cut(counts: NDArray[np.int64], most: int, least: int) -> tuple[NDArray[np.u
         heavy = int(counts[following]) >= wanted and held >= least
         rest = left - held
         if bins > 1 and (held >= wanted or heavy) and rest >= least:
-            # Values between the two cells belong to the nearer one.
-            out[(this + following) // 2 + 1 :] += 1
+            # Behind a cell of the full bin: the next filled cell, which may hold one row, is not told.
+            out[this + 1 :] += 1
             left, held, bins, code = rest, 0, bins - 1, code + 1
     return out, code + 1

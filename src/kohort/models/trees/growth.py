@@ -24,6 +24,7 @@ from kohort.models.trees.forest import Trees
 from kohort.models.trees.kernel import best_splits, complete, histograms, join_cells
 from kohort.models.trees.level import LevelSplits
 from kohort.models.trees.options import SCALE, TreeOptions
+from kohort.models.trees.precision import rounded_gains, rounded_values
 
 __all__ = ["Growth"]
 
@@ -325,9 +326,10 @@ class Growth:
         return out
 
     def _steps(self, sums: Cells) -> NDArray[np.float64]:
-        """The Newton step of rows with these sums."""
-        step: NDArray[np.float64] = -(sums[:, 0] / SCALE) / (sums[:, 1] / SCALE + self.options.l2)
-        return step
+        """The Newton step of rows with these sums, rounded."""
+        options, curvature = self.options, sums[:, 1] / SCALE
+        told = curvature / options.largest_weight + options.l2
+        return rounded_values(-(sums[:, 0] / SCALE) / (curvature + options.l2), told, classes=options.classes)
 
     def _splits(self, cells: Cells) -> LevelSplits:
         """The best split of every open node, by its cells."""
@@ -359,7 +361,7 @@ class Growth:
             split=np.where(chosen, self.columns[tree, column], -1).astype(np.int16),
             cut=np.where(chosen, self._last[tree, column, place], 0).astype(np.uint8),
             left=np.where(chosen, facts[:, 2], 0).astype(np.uint8),
-            gain=np.where(chosen, gains, 0.0),
+            gain=rounded_gains(np.where(chosen, gains, 0.0)),
             values=values,
             roots=self._steps(nodes) if self.level == 0 else np.zeros(0),
             grows=np.where(grows, np.where(sums[:, 2] <= others[:, 2], 1, 2), 0).astype(np.uint8),

@@ -117,9 +117,9 @@ def slopes(classes, scores, y, weight, gradient, curvature):
 
 @compiled
 def losses(classes, scores, y, weight, held_out):
-    """The loss of held-out rows and their weight, summed in units of the grid."""
+    """The loss of held-out rows and their weight, summed in units of the grid, and how many they are."""
     chances = np.empty(scores.shape[0])
-    loss, total = np.int64(0), np.int64(0)
+    loss, total, rows = np.int64(0), np.int64(0), np.int64(0)
     for i in range(scores.shape[1]):
         if not held_out[i]:
             continue
@@ -135,7 +135,8 @@ def losses(classes, scores, y, weight, held_out):
             value = -np.log(right) if right > 1e-12 else _LARGEST
         loss += _rounded(value, weight[i])
         total += _rounded(1.0, weight[i])
-    return loss, total
+        rows += 1
+    return loss, total, rows
 
 
 @compiled

@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.errors import IntegrityError
 from kohort.models.rows import Rows
 from kohort.models.trees.bins import Bins, count_cells, summary_length
 from kohort.models.trees.columns import tree_columns
@@ -24,6 +25,7 @@ from kohort.models.trees.growth import Growth
 from kohort.models.trees.kernel import hashes, losses, route, slopes
 from kohort.models.trees.level import LevelSplits
 from kohort.models.trees.options import SCALE, TreeOptions
+from kohort.models.trees.precision import rounded_loss, rounded_scores
 from kohort.models.trees.soft import SoftCells, soft_cells
 from kohort.tables.encoder import Encoder
 from kohort.tables.persons import shared_draws
@@ -35,6 +37,8 @@ Stage = Literal["bins", "grow", "judge", "done"]
 _STAGES: tuple[Stage, ...] = ("bins", "grow", "judge", "done")
 
 
+_JUDGED = 3
+"""Numbers about held-out rows in a total: their loss, their weight, and how many they are."""
 _HELD_OUT = np.frombuffer(hashlib.blake2b(b"held out", digest_size=8).digest(), dtype="<u8")[0]
 """The same in every run: rows without a person are held out by what they hold, which is one partition of a table."""
 
@@ -77,9 +81,14 @@ class TreeLearner:
     forest: Forest | None = None
     growth: Growth | None = None
     history: list[float] = field(default_factory=list)
-    """The loss of held-out rows before every step, and after the last one; empty where no row is held out."""
+    """The loss of held-out rows before every step, and after the last one; empty where too few rows are held out. At a
+    hub that is told, rounded."""
+    told: list[float] = field(default_factory=list)
+    """The same, without digits from which the losses of single rows follow."""
+    best: int = 0
+    """Before which step it was smallest."""
     rows: int = 0
-    """Over all sites."""
+    """Over all sites; at a hub that is told, at most those that two leaves need."""
     totals: int = 0
     """How many were taken."""
     grown: LevelSplits | None = None
@@ -91,6 +100,8 @@ class TreeLearner:
         self.columns = tree_columns(self.encoder)
         self.classes = len(self.encoder.classes or ())
         self.outputs = self.classes if self.classes > 2 else 1
+        largest = max((self.encoder.class_weights or {}).values(), default=1.0)
+        self.options = replace(self.options, classes=self.classes, largest_weight=max(1.0, largest))
 
     # What totals are asked for, and what follows from them
 
@@ -104,7 +115,7 @@ class TreeLearner:
         """How many numbers the next total has."""
         if self.stage == "bins":
             return summary_length(self.columns, self.outputs)
-        judged = 2 if self._judges else 0
+        judged = _JUDGED if self._judges else 0
         return judged + (self.growth.length if self.growth is not None else 0)
 
     @property
@@ -135,7 +146,7 @@ class TreeLearner:
     def _copied(self) -> TreeLearner:
         """This learner, one total further, before it is taken."""
         found = copy.copy(self)
-        found.history = list(self.history)
+        found.history, found.told = list(self.history), list(self.told)
         found.growth = None if self.growth is None else self.growth.copied()
         found.totals, found.grown = self.totals + 1, None
         return found
@@ -145,9 +156,11 @@ class TreeLearner:
             self._take_bins(total)
             return
         if self._judges:
-            if total[1] > 0:  # otherwise no row was held out, and nothing judges
+            if total[2] >= self.options.min_leaf:  # the loss of fewer rows would tell of single ones
                 self.history.append(float(total[0]) / float(total[1]))
-            total = total[2:]
+                self.told.append(rounded_loss(self.history[-1], int(total[2])))
+                self.best = int(np.argmin(self.history))
+            total = total[_JUDGED:]
             if self.stage == "judge" or self._worse:
                 self._finish()
                 return
@@ -179,23 +192,19 @@ class TreeLearner:
         self._begin_step(0)
 
     def _base(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The score all rows begin with: the mean, or the log-odds of weighted classes, rounded to the grid."""
+        """The score all rows begin with: the mean, or the log-odds of weighted classes, rounded."""
         if not self.classes:
-            return np.asarray(np.round(means * SCALE) / SCALE)
+            return rounded_scores(means, means, self.rows, classes=0)
         names = self.encoder.classes or ()
         weights = np.asarray([(self.encoder.class_weights or {}).get(name, 1.0) for name in names])
         shares = means if self.outputs > 1 else np.asarray([1.0 - means[0], means[0]])
         logs = np.log(np.maximum(shares * weights, 1e-6))
         found = logs if self.outputs > 1 else logs[1:] - logs[:1]
-        return np.asarray(np.round(found * SCALE) / SCALE)
-
-    @property
-    def _best(self) -> int:
-        return int(np.argmin(self.history))
+        return rounded_scores(found, means, self.rows, classes=self.classes)
 
     @property
     def _worse(self) -> bool:
-        return bool(self.history) and len(self.history) - 1 - self._best >= self.options.patience
+        return bool(self.history) and len(self.history) - 1 - self.best >= self.options.patience
 
     def _next_step(self) -> None:
         if self.step + 1 < self.options.steps:
@@ -208,7 +217,7 @@ class TreeLearner:
         """Keep the steps with the smallest loss on held-out rows."""
         self.stage, self.growth = "done", None
         if self.forest is not None and self.history:
-            kept = self._best * self.options.trees * self.outputs
+            kept = self.best * self.options.trees * self.outputs
             self.forest = self.forest.with_trees(self.forest.trees.part(0, kept))
 
     def _begin_step(self, step: int) -> None:
@@ -233,7 +242,7 @@ class TreeLearner:
     @property
     def tells(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         """Types and shapes of what `disclosed` gives after the next total."""
-        found: dict[str, tuple[str, tuple[int | None, ...]]] = {"history": ("<f8", (None,))}
+        found: dict[str, tuple[str, tuple[int | None, ...]]] = {"history": ("<f8", (None,)), "best": ("<i8", (1,))}
         if self.stage != "bins":
             return found | {"layout": ("<i4", (None,)), **LevelSplits.shapes()}
         columns = len(self.columns)
@@ -251,10 +260,13 @@ class TreeLearner:
 
     def disclosed(self) -> dict[str, NDArray[Any]]:
         """What follows from a sealed total: bins, splits or which cells are joined, and losses of held-out rows."""
-        found: dict[str, NDArray[Any]] = {"history": np.asarray(self.history, dtype=np.float64)}
+        found: dict[str, NDArray[Any]] = {
+            "history": np.asarray(self.told, dtype=np.float64),
+            "best": np.asarray([self.best], dtype=np.int64),
+        }
         growth, forest = self.growth, self.forest
         if self.totals == 1 and forest is not None:
-            rows = np.asarray([self.rows], dtype=np.int64)
+            rows = np.asarray([min(self.rows, 2 * self.options.min_leaf)], dtype=np.int64)
             return found | {**forest.bins.arrays(), "base": forest.base, "rows": rows}
         layout = np.zeros(0) if growth is None or growth.layout is None else growth.layout
         return found | {"layout": layout.astype(np.int32), **(self.grown or LevelSplits.none()).arrays()}
@@ -272,10 +284,13 @@ class TreeLearner:
             ValueError: The arrays do not fit.
         """
         found = self._copied()
-        found.history = arrays["history"].tolist()
+        found.history, found.best = arrays["history"].tolist(), int(arrays["best"][0])
+        found.told = list(found.history)
         known, more = len(self.history), len(found.history) - len(self.history)
         if found.history[:known] != self.history or more > self._judges or not np.isfinite(found.history).all():
             raise ValueError("losses of other rounds")
+        if found.best not in {self.best, *range(known, len(found.history))}:
+            raise ValueError("a best step that was not judged")
         if found.stage == "bins":
             bins = Bins.of_arrays(arrays)
             if tuple(map(len, bins.code_of)) != tuple(column.all_cells for column in self.columns):
@@ -405,8 +420,10 @@ class TreeLearner:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The learner as arrays, from which `restored` makes it again."""
-        numbers = [_STAGES.index(self.stage), self.step, self.rows, self.totals]
-        found = {"numbers": np.asarray(numbers, dtype=np.int64), "history": np.asarray(self.history, dtype=np.float64)}
+        numbers = [_STAGES.index(self.stage), self.step, self.rows, self.totals, self.best]
+        losses = {"history": self.history, "told": self.told}
+        found: dict[str, NDArray[Any]] = {"numbers": np.asarray(numbers, dtype=np.int64)}
+        found |= {name: np.asarray(values, dtype=np.float64) for name, values in losses.items()}
         if self.options.soft:
             found["marginal"] = self.marginal
         if self.grown is not None:
@@ -423,10 +440,15 @@ class TreeLearner:
 
         Returns:
             The learner as it was.
+
+        Raises:
+            IntegrityError: An earlier version wrote the arrays.
         """
         found = copy.copy(self)
-        stage, found.step, found.rows, found.totals = (int(number) for number in arrays["numbers"])
-        found.stage, found.history = _STAGES[stage], arrays["history"].tolist()
+        if "told" not in arrays:
+            raise IntegrityError("an earlier version of kohort wrote this forest's state", hint="Begin the run anew")
+        stage, found.step, found.rows, found.totals, found.best = map(int, arrays["numbers"])
+        found.stage, found.history, found.told = _STAGES[stage], arrays["history"].tolist(), arrays["told"].tolist()
         found.marginal = arrays["marginal"].copy() if self.options.soft else self.marginal
         found.grown = LevelSplits.of_arrays(arrays) if "level.split" in arrays else None
         if "base" in arrays:

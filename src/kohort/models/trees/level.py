@@ -27,9 +27,9 @@ class LevelSplits:
     left: NDArray[np.uint8]
     """Whether missing numbers go left."""
     gain: NDArray[np.float64]
-    """What the split lowers the loss by."""
+    """What the split lowers the loss by, rounded."""
     values: NDArray[np.float64]
-    """[nodes, 2] the Newton steps of both children."""
+    """[nodes, 2] the Newton steps of both children, rounded."""
     roots: NDArray[np.float64]
     """The Newton step of every tree's root, after the first level; empty later."""
     grows: NDArray[np.uint8]

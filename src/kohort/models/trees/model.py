@@ -139,7 +139,7 @@ class TreeModel(Model):
         raise ConfigError("a column of the forest is none of the encoder's")
 
     def save(self) -> SavedModel:
-        """The encoder as plain values; bins and trees as arrays. No row is in it, and no count but what values tell."""
+        """The encoder as plain values; bins and trees as arrays. No row and no count is in it."""
         forest = self.forest
         return SavedModel(
             facts={"encoder": self.encoder.to_mapping(), "factor": forest.factor},
@@ -160,6 +160,12 @@ class TreeModel(Model):
 
 def load_trees(saved: SavedModel) -> TreeModel:
     """The model that `TreeModel.save` took apart.
+
+    Args:
+        saved: The model as data.
+
+    Returns:
+        The model. Its arrays were checked, so the compiled loops read nothing outside of them.
 
     Raises:
         ValueError: The parts do not fit together.

@@ -41,5 +41,9 @@ class TreeOptions:
     """Steps without a smaller loss on the held-out rows before boosting ends."""
     soft: bool = False
     """Whether rows may have generalised cells."""
+    classes: int = 2
+    """How many classes the target has; 0 for a number."""
+    largest_weight: float = 1.0
+    """The largest weight of a row."""
     min_cell: int = 1
     """Fewest rows of a filled cell in an opened total. Above 1, sites count cells in totals that they alone read."""

@@ -22,7 +22,7 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.privacy.dp.cache import recall, remember
 from kohort.privacy.dp.composition import parts_of, privacy_loss, quiet, renyi
 from kohort.privacy.dp.events import AnyEvent, Event, PrivateEvent, Relation, describe, parse_events
-from kohort.privacy.dp.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from kohort.privacy.dp.gaussian import gaussian_epsilon, gaussian_mu
 
 __all__ = [
     "MIN_UNITS",
@@ -34,7 +34,6 @@ __all__ = [
     "calibrate",
     "check_budget",
     "compose_parallel",
-    "delta_of",
     "describe",
     "epsilon_of",
     "grid_rate",
@@ -78,42 +77,6 @@ def epsilon_of(
     """
     _check_delta(delta)
     return _cached_epsilon(tuple(events), delta, accountant, relation)
-
-
-def delta_of(
-    events: Sequence[AnyEvent],
-    epsilon: float,
-    *,
-    accountant: Literal["pld", "rdp"] = "pld",
-    relation: Relation = "add-or-remove-one",
-) -> float:
-    """The delta of all events together at `epsilon`.
-
-    Args:
-        events: What was released.
-        epsilon: The epsilon of the guarantee, at least 0.
-        accountant: "pld" or "rdp".
-        relation: Which tables count as neighbours.
-
-    Returns:
-        An upper bound on delta.
-
-    Raises:
-        ConfigError: `epsilon`, the accountant or the relation is not valid.
-    """
-    if not 0 <= epsilon < math.inf:
-        raise ConfigError(
-            f"epsilon {epsilon:g} is not a finite number of at least 0", hint="Give an epsilon such as 1.0"
-        )
-    parts = parts_of(events, relation)
-    if accountant == "rdp":
-        with quiet():
-            return float(min(1.0, parts.leak + renyi(parts).get_delta(epsilon)))
-    if accountant != "pld":
-        raise ConfigError(f"the accountant {accountant!r} cannot compute a delta", hint="Valid: pld, rdp")
-    if not parts.sampled and not parts.pure:
-        return min(1.0, parts.leak + gaussian_delta(parts.mu, epsilon))
-    return float(min(1.0, parts.leak + privacy_loss(parts).get_delta_for_epsilon(epsilon)))
 
 
 def calibrate(

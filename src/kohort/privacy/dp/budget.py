@@ -18,9 +18,9 @@ from typing import Any, cast
 
 from kohort.errors import ConfigError
 from kohort.privacy.dp.events import AnyEvent, Relation, parse_events
-from kohort.privacy.guarantee import DP, parse_guarantee
+from kohort.privacy.guarantee import DP
 
-__all__ = ["Budget", "Payment", "account_name", "budget_of", "composed", "dp_facts"]
+__all__ = ["Budget", "Payment", "account_name", "composed", "dp_facts"]
 
 _ROUNDING = 1 + 1e-9
 
@@ -240,25 +240,6 @@ class Budget:
 def _free_name(payments: Mapping[str, Payment]) -> str:
     """A name for a release without an account."""
     return next(name for number in count(len(payments)) if (name := f"#{number}") not in payments)
-
-
-def budget_of(lines: Iterable[Mapping[str, Any]], *, site: str) -> Budget:
-    """Add up what one site spent, from the ledger lines of its earlier runs.
-
-    Args:
-        lines: Verified ledger lines, of any sites.
-        site: The site to count.
-
-    Returns:
-        What that site has spent.
-    """
-    budget = Budget()
-    for line in lines:
-        if line["event"] == "release" and line["site"] == site:
-            claim = parse_guarantee(line["guarantee"])
-            if isinstance(claim, DP):
-                budget.charge(claim, to=line["to"], what=line["what"], round=line["round"])
-    return budget
 
 
 def dp_facts(claims: Sequence[DP]) -> dict[str, Any]:

@@ -71,15 +71,18 @@ def check_run_folder(folder: Path, *, pins: Pins | None = None) -> CheckedRun:
 
 @contextmanager
 def changing_results(folder: Path, *, signer: Signer, reason: str) -> Iterator[None]:
-    """Around a change of a run folder: a line with the reason and the new hashes is signed when files changed.
+    """Sign the results of a run folder again around a change of its files, with a line that gives the reason.
 
-    Only a folder that was sound before is signed again, and only by its own signer: whoever changed it in secret is
-    not covered up. The change itself happens in any case, because rows must go when their time is over.
+    Only a folder that was sound before is signed again, and only by its own signer: whoever changed it in secret is not
+    covered up. The change itself happens in any case, because rows must go when their time is over.
 
     Args:
         folder: The run folder.
         signer: Who makes the change.
         reason: What is changed, and why; never a cell.
+
+    Yields:
+        Nothing; the change happens within.
     """
     before = _state(folder, signer)
     yield

@@ -51,7 +51,13 @@ class SignedBy:
 
 
 def raw_lines(path: Path) -> list[bytes]:
-    """The lines of a file that must end with a whole one.
+    """The lines of a file, whose last one must be complete.
+
+    Args:
+        path: The file, such as a ledger.
+
+    Returns:
+        The lines, without their ends.
 
     Raises:
         IntegrityError: The file is missing, unreadable or cut off.
@@ -68,6 +74,13 @@ def raw_lines(path: Path) -> list[bytes]:
 def parse_line(raw: bytes, name: str) -> dict[str, Any]:
     """A line as a mapping.
 
+    Args:
+        raw: One line of JSON.
+        name: What errors call the file.
+
+    Returns:
+        The object on the line.
+
     Raises:
         IntegrityError: It is not a JSON object.
     """
@@ -83,6 +96,14 @@ def parse_line(raw: bytes, name: str) -> dict[str, Any]:
 def checked_line(raw: bytes, name: str, number: int) -> tuple[dict[str, Any], str]:
     """Parse a line, check its own hash, and return both.
 
+    Args:
+        raw: One line of a ledger.
+        name: What errors call the file.
+        number: The line's number in the file, for errors.
+
+    Returns:
+        The line as a mapping, and its hash.
+
     Raises:
         IntegrityError: The line is malformed or was changed.
     """
@@ -97,22 +118,56 @@ def checked_line(raw: bytes, name: str, number: int) -> tuple[dict[str, Any], st
 
 
 def canonical_bytes(value: object) -> bytes:
-    """The one form of a value that is signed: sorted keys, no spaces, no NaN."""
+    """The one form of a value that is signed: sorted keys, no spaces, no NaN.
+
+    Args:
+        value: A JSON value.
+
+    Returns:
+        Its bytes in UTF-8; equal values have equal bytes.
+
+    Raises:
+        ValueError: The value holds NaN or an infinite number.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def digest_of(content: bytes) -> str:
-    """BLAKE2b with 32 bytes, in hexadecimal."""
+    """BLAKE2b with 32 bytes, in hexadecimal.
+
+    Args:
+        content: Any bytes.
+
+    Returns:
+        64 hexadecimal digits.
+    """
     return hashlib.blake2b(content, digest_size=32).hexdigest()
 
 
 def ends_digest(ends: list[list[Any]]) -> str:
-    """What sites sign of the ends of their chains: each is a list of name, length and last hash."""
+    """The digest of the ends of ledger chains that sites sign.
+
+    Args:
+        ends: For each chain a list of its name, length and last hash.
+
+    Returns:
+        The digest, in hexadecimal.
+    """
     return digest_of(canonical_bytes(ends))
 
 
 def holds(public: str, message: bytes, signature: str, *, purpose: str | None) -> bool:
-    """Whether `public` signed `message` for `purpose`; None for what was written before signatures had purposes."""
+    """Whether the owner of `public` signed `message` for this purpose.
+
+    Args:
+        public: The Ed25519 public key, in lower-case hexadecimal.
+        message: The bytes that were signed.
+        signature: The signature, in lower-case hexadecimal.
+        purpose: What the signature is for; None for signatures from before they had purposes.
+
+    Returns:
+        True if it holds; False also for a malformed key or signature.
+    """
     signed = message if purpose is None else b"kohort " + purpose.encode() + b"\0" + message
     try:
         key, claimed = bytes.fromhex(public), bytes.fromhex(signature)

@@ -2,8 +2,9 @@
 
 Every line contains the hash of the line before it, so no line can be changed or removed unnoticed; the signed head
 (`head.json`) contains the hash of the last one, so the end cannot be cut off. Payloads appear as digests keyed with a
-secret of the site, because a plain hash of a small payload could be guessed. `kohort.privacy.ledger.verify` checks all
-of this with code of its own.
+secret of the site, because a plain hash of a small payload could be guessed. So could a line from its own hash, which
+every reply carries as the head: each line holds such a digest, of its payload, its reason or what it binds.
+`kohort.privacy.ledger.verify` checks all of this with code of its own.
 
 Many simulated sites share one file (their chains stay separate), because a thousand open files cost more than the
 training they record. A real site's ledger holds its own chain alone and is written through to the disk line by line.
@@ -77,6 +78,18 @@ class Disclosure:
 def _once(ledger_context: LedgerContext) -> str:
     """The key by which a repeated refusal or note is recognised, so that it is written once."""
     return f"{ledger_context.request} {ledger_context.what} {ledger_context.round}"
+
+
+def _reason(chain: Chain, reason: str) -> str:
+    """A line's reason and its keyed digest: the head goes with every reply, and who has it could try out reasons."""
+    return f'"reason":{canonical(reason)},"digest":"{chain.digest(reason.encode())}"'
+
+
+def _opened_before(site: str, bound: str) -> str:
+    """The hash of a chain's first line as it was written before that line had a digest."""
+    chain = Chain(site, secret=GENESIS.encode())
+    chain.next_line(f'"event":"open","binding":{bound}')
+    return chain.head
 
 
 class _Tally:
@@ -160,13 +173,14 @@ class Ledger:
         """
         known = self.chains.get(site)
         chain = self.chains[site] = Chain(site, secret=secret)
-        line = chain.next_line(f'"event":"open","binding":{canonical(dict(binding))}')
+        bound = canonical(dict(binding))
+        line = chain.next_line(f'"event":"open","binding":{bound},"digest":"{chain.digest(bound.encode())}"')
         if budget is not None:
             chain.budget.add(budget)
         if known is None:
             self._unwritten.append(line)
             self._write()
-        elif self._answered.get((site, "open", "")) != chain.head:
+        elif self._answered.get((site, "open", "")) not in {chain.head, _opened_before(site, bound)}:
             raise IntegrityError(
                 f"the ledger of site {site!r} was opened under another schema or policy",
                 hint="Restore the schema and the policy of the interrupted run, or start a new run",
@@ -290,7 +304,7 @@ class Ledger:
         if self._answered.get((chain.site, "refusal", _once(ledger_context))) == reason:
             return
         fields = self._common("refusal", ledger_context)
-        self._unwritten.append(chain.next_line(f'{fields},"guarantee":{guarantee.text},"reason":{canonical(reason)}'))
+        self._unwritten.append(chain.next_line(f'{fields},"guarantee":{guarantee.text},{_reason(chain, reason)}'))
         self._refusals[chain.site] = reason
 
     def note(self, chain: Chain, ledger_context: LedgerContext, *, reason: str) -> None:
@@ -303,7 +317,7 @@ class Ledger:
         """
         if self._answered.get((chain.site, "note", _once(ledger_context))) == reason:
             return
-        self._unwritten.append(chain.next_line(f'{self._common("note", ledger_context)},"reason":{canonical(reason)}'))
+        self._unwritten.append(chain.next_line(f"{self._common('note', ledger_context)},{_reason(chain, reason)}"))
         self._write()
 
     def seal(self, *, receipts: tuple[int, str], hub_key: str) -> None:

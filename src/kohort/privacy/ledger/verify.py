@@ -40,6 +40,8 @@ _FIELDS = {
     "refusal": {"what", "to", "via", "round", "request", "guarantee", "reason"},
     "note": {"what", "to", "via", "round", "request", "reason"},
 }
+_SINCE = {"digest"}
+"""What lines without a payload hold, too, since their reasons are not for those who have a head alone to try out."""
 _ROUNDING = 1 + 1e-9
 _ALWAYS = {"site", "seq", "prev", "receipt", "event"}
 _HEADS = {1: {"version", "run", "chains", "order", "receipts", "site_key", "hub_key"}}
@@ -307,7 +309,7 @@ def _line_fault(line: dict[str, Any], end: _End) -> str:
     """What is wrong with a line's fields or its place in the chain; empty if nothing is."""
     event = line.get("event")
     fields = set(line) - {"hash", "time", "site_head"} - _ALWAYS
-    if event not in _FIELDS or fields != _FIELDS[event] or not set(line) >= _ALWAYS:
+    if event not in _FIELDS or fields not in (_FIELDS[event], _FIELDS[event] | _SINCE) or not set(line) >= _ALWAYS:
         return "not a ledger line of this version of kohort"
     if line["prev"] != end.hash or line["seq"] != end.length:
         return "the chain is broken, a line is missing or moved"

@@ -60,10 +60,20 @@ def named(spec: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def bind(
     function: Callable[..., T], options: Mapping[str, Any], what: str, *, later: Collection[str] = ()
 ) -> Callable[..., T]:
-    """`function` with `options` set. Options are its keyword-only parameters, without those the caller gives `later`.
+    """Set the options of a function, which are its keyword-only parameters.
 
-    `what` names the choice in errors, as in "aggregator 'trimmed'". Values are checked against the annotations, bounds
-    of `annotated_types` included: a whole number serves as a float, text and truth values never serve as numbers.
+    Args:
+        function: What the choice names. Its annotations say which values an option takes, bounds of `annotated_types`
+            included: a whole number serves as a float, text and truth values never serve as numbers.
+        options: The options by name. The one under `FIRST` is the value in "name:value" and sets the first option.
+        what: The choice, for errors, as in "aggregator 'trimmed'".
+        later: Keyword-only parameters that the caller gives itself; they are no options.
+
+    Returns:
+        The function with its options set. Those that are not given keep their defaults.
+
+    Raises:
+        ConfigError: An option is unknown, given twice, missing without a default, of another type, or out of range.
     """
     parameters = inspect.signature(function).parameters.values()
     known = {item.name: item for item in parameters if item.kind is item.KEYWORD_ONLY and item.name not in later}

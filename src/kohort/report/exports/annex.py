@@ -84,10 +84,7 @@ def _processing(run: Run, plan: dict[str, Any]) -> list[tuple[str, str]]:
         ("quasi-identifiers", ", ".join(data.get("quasi", [])) or "none declared"),
         ("sensitive columns", ", ".join(data.get("sensitive", [])) or "none declared"),
         ("identifiers", "never sent: the door refuses them"),
-        (
-            "what left",
-            "; ".join(f"{item.label} to {item.recipient}" for item in run.disclosed if item.kind != "public"),
-        ),
+        ("what left", _what_left(run)),
         ("refusals", f"{len(run.refused):,} sites refused, {len(run.dropped):,} dropped out"),
     ]
 

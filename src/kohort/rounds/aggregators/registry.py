@@ -9,7 +9,7 @@ an aggregator: replies are validated before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,7 @@ from kohort.protocol.plan.options import bind, named
 
 __all__ = [
     "Aggregate",
-    "Aggregator",
     "aggregator",
-    "aggregators",
     "column_blocks",
     "find_aggregator",
     "require_sites",
@@ -33,27 +31,6 @@ __all__ = [
 Rows = NDArray[np.int64]
 Aggregate = Callable[[FloatArray, Rows, FloatArray, Trainable], FloatArray]
 """An aggregator whose options are set: (stack [S, P], rows [S], start [P], network) -> weights [P]."""
-
-
-class Aggregator(Protocol):
-    """A function that plans can name in `train.aggregate`; further keyword-only parameters are its options."""
-
-    def __call__(
-        self, stack: FloatArray, rows: Rows, /, *, start: FloatArray, network: Trainable, **options: Any
-    ) -> FloatArray:
-        """Aggregate one round.
-
-        Args:
-            stack: The sites' weights, [sites, parameters].
-            rows: The sites' row counts.
-            start: The weights they started from.
-            network: The model.
-            **options: The aggregator's own options.
-
-        Returns:
-            The aggregated weights.
-        """
-        ...
 
 
 F = TypeVar("F", bound=Callable[..., FloatArray])
@@ -68,7 +45,9 @@ _BLOCK_VALUES = 1 << 18
 
 
 def aggregator(name: str) -> Callable[[F], F]:
-    """Register an aggregator.
+    """Register a function of (stack, rows, /, *, start, network) -> weights, with the shapes of `Aggregate`.
+
+    Its further keyword-only parameters are options that a plan can set.
 
     Args:
         name: What plans call it in `train.aggregate`.
@@ -87,11 +66,6 @@ def aggregator(name: str) -> Callable[[F], F]:
         return function
 
     return register
-
-
-def aggregators() -> dict[str, Callable[..., FloatArray]]:
-    """All registered aggregators by name."""
-    return dict(_AGGREGATORS)
 
 
 def find_aggregator(spec: str | Mapping[str, Any]) -> Aggregate:

@@ -74,6 +74,13 @@ def learned_column(
 
 
 def disagreement(name: str) -> DataError:
-    """The error about a column that is a number at some sites and a category at others."""
+    """The error about a column that is a number at some sites and a category at others.
+
+    Args:
+        name: The column.
+
+    Returns:
+        The error, to be raised. It does not say which sites differ.
+    """
     hint = "Declare its kind (or its categories or bounds) in the schema"
     return DataError(f"sites disagree whether column {name!r} is a number or a category", hint=hint)

@@ -198,13 +198,19 @@ COUNT = NAMES.count
 
 def _rest_cells(approved: ApprovedPlan, names: Sequence[bytes]) -> list[tuple[int, Cell]]:
     """The cells of all number columns that must be rare for the learned bounds to be the only ones."""
-    found = []
-    for place, _ in enumerate(undeclared_columns(approved.schema)):
-        own = [key[_HEAD.size :] for key in names if _HEAD.unpack_from(key) == (_CELL, place)]
-        is_number = _HEAD.pack(_KIND, place) + b"number" in names
-        cells = passed_over([Cell(*map(int, text.split())) for text in own]) if is_number else []
-        found += [(place, cell) for cell in cells]
-    return found
+    texts: dict[int, list[bytes]] = {}
+    numbers = set()
+    for key in names:
+        (tag, place), text = _HEAD.unpack_from(key), key[_HEAD.size :]
+        if tag == _CELL:
+            texts.setdefault(place, []).append(text)
+        elif (tag, text) == (_KIND, b"number"):
+            numbers.add(place)
+    return [
+        (place, cell)
+        for place in sorted(numbers.intersection(range(len(undeclared_columns(approved.schema)))))
+        for cell in passed_over([Cell(*map(int, text.split())) for text in texts.get(place, ())])
+    ]
 
 
 def _outside_classes(site: Site, domain: Domain) -> int:

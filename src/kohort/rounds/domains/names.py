@@ -277,5 +277,13 @@ def value_counts(values: pl.DataFrame, *, items: bool) -> Iterator[tuple[str, in
 
 
 def by_person(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[Any, ...]]:
-    """The distinct keys of a table with a column `person`, each with the number of its persons."""
+    """The distinct keys of a table, each with the number of its persons.
+
+    Args:
+        frame: Rows with a column `person` and the key columns. Several rows of a person count once per key.
+        keys: The key columns.
+
+    Yields:
+        The values of the key columns, and then the number of persons; in no fixed order.
+    """
     yield from frame.group_by(*keys).agg(pl.col("person").n_unique()).select(*keys, "person").iter_rows()

@@ -169,7 +169,7 @@ def _columns(site: Site) -> list[_Column]:
 
 
 def _keys(kinds: Iterable[str]) -> int:
-    """To how many counts of all columns one unit adds 1, at most."""
+    """The most counts that one unit can change by 1."""
     return sum(_KEYS[kind] for kind in kinds)
 
 

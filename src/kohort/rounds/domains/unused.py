@@ -23,6 +23,9 @@ def unused_persons(site: Site) -> dict[bytes, int]:
 
     Args:
         site: The site.
+
+    Returns:
+        The number of persons of each reason, by its key in the secure count.
     """
     return {_KEYS[reason]: found.persons for reason, found in site.unused.items() if found.persons}
 
@@ -32,6 +35,9 @@ def unused_rows(site: Site) -> dict[bytes, int]:
 
     Args:
         site: The site.
+
+    Returns:
+        The number of rows of each reason, by its key in the secure count.
     """
     return {_KEYS[reason]: found.rows for reason, found in site.unused.items()}
 
@@ -41,6 +47,9 @@ def unused_in(named: Named) -> dict[str, int]:
 
     Args:
         named: The frequent keys of a count.
+
+    Returns:
+        The number of rows of every known reason.
     """
     tallies = dict(zip(named.keys, named.tallies, strict=True))
     return {reason: tallies.get(key, 0) for reason, key in _KEYS.items()}

@@ -111,6 +111,7 @@ class CheckedTraining:
         return sum_task(
             f"{self.name}.total",
             self._contribute,
+            says=_rows_said,
             scheme=scheme_of,
             modulus=P61,
             family="rows",
@@ -123,6 +124,7 @@ class CheckedTraining:
         return sum_task(
             f"{self.name}.pairs",
             self._contribute_pairs,
+            says=_rows_said,
             scheme=scheme_of,
             modulus=P61,
             family="rows",
@@ -298,7 +300,9 @@ class CheckedTraining:
         learner = self._at_round(site, request.round + 1, blobs, state.members)
         count = rows_of(site, site.plan.phase(0)).count
         claim = find_scheme(scheme_of(site.plan)).claim(state.members, count)
-        return Release(payload=Payload(arrays=learner.disclosed()), guarantee=claim, rows=count)
+        return Release(
+            payload=Payload(arrays=learner.disclosed()), guarantee=claim, rows=count, said=_rows_said(site, request)
+        )
 
     def _own_numbers(self, site: Site, request: Request) -> tuple[Whole, Guarantee, int]:
         if is_checked(site.plan):
@@ -309,17 +313,18 @@ class CheckedTraining:
 
     def _own_of_one(self, site: Site, request: Request) -> Release:
         numbers, guarantee, count = self._own_numbers(site, request)
-        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": reported_rows(site, site.plan.phase(0))})
-        return Release(payload=payload, guarantee=guarantee, rows=count)
+        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": _rows_said(site, request)})
+        return Release(payload=payload, guarantee=guarantee, rows=count, said=_rows_said(site, request))
 
     def _own_of_many(self, sites: Sequence[Site], request: Request) -> Releases:
         found = [self._own_numbers(site, request) for site in sites]
-        counts = [count for _, _, count in found]
+        counts, said = [count for _, _, count in found], [_rows_said(site, request) for site in sites]
         return Releases(
             arrays={"numbers": np.stack([numbers for numbers, _, _ in found])},
-            metrics={"rows": np.asarray([reported_rows(site, site.plan.phase(0)) for site in sites], dtype=np.int64)},
+            metrics={"rows": np.asarray(said, dtype=np.int64)},
             guarantees=[guarantee for _, guarantee, _ in found],
             rows=counts,
+            said=said,
         )
 
     def _catch_up(self, site: Site, request: Request) -> Release:
@@ -379,7 +384,7 @@ class CheckedTraining:
         return [Step(task=self.tell.name, says=self.tells, claims=total.claims, rounds=rounds, read_by=_FACTS_IN_CLEAR)]
 
     def _read(self, approved: ApprovedPlan, steps: list[Step]) -> list[Step]:
-        """The steps of a sum, of which is said that sites alone read it, where that holds for all its totals."""
+        """Mark the last step as readable by sites alone, if all its totals are sealed."""
         sealed = () if has_budget(approved) else self.seals(approved)
         if not set(steps[-1].rounds) <= set(sealed):
             return steps
@@ -467,6 +472,12 @@ class _FirstRows(NamedTuple):
 
 def _first_rows(rows: Rows) -> _FirstRows:
     return _FirstRows(None if rows.person is None else rows.person.is_first_distinct().to_numpy())
+
+
+def _rows_said(site: Site, request: Request) -> int:
+    """How many rows or persons a total is from, those outside the domain included."""
+    del request  # a plan of totals has one phase
+    return reported_rows(site, site.plan.phase(0))
 
 
 def _parts(values: NDArray[Any], sizes: NDArray[Any]) -> list[NDArray[Any]]:

@@ -267,7 +267,7 @@ class Learner(ABC):
 
 
 def learn_pooled(start: Callable[[Setting], Learner], setting: Setting, tables: Sequence[Rows], rounds: int) -> Learner:
-    """Drive a learner on rows that lie in one place: the central twin of a federated run.
+    """Drive a learner on rows that lie in one place: the pooled reference run of a federated one.
 
     Args:
         start: Makes the learner of the start.

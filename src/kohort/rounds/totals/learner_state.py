@@ -53,7 +53,15 @@ class LearnerState(TaskState):
 
 
 def first_key(setting: Setting) -> bytes:
-    """A digest of all that the learner of the start depends on."""
+    """A digest of all that the learner of the start depends on.
+
+    Args:
+        setting: What hub and sites know before the first total.
+
+    Returns:
+        32 bytes, equal at two sites only if they start from the same plan, run, seed, number of sites, noise and
+        encoder.
+    """
     approved = setting.approved
     facts = [approved.run, approved.plan_hash, setting.seed.hex(), setting.members, repr(setting.sigma)]
     text = canonical([*facts, setting.encoder.to_mapping()])
@@ -61,7 +69,16 @@ def first_key(setting: Setting) -> bytes:
 
 
 def next_key(key: bytes, total: Whole, sites: int) -> bytes:
-    """The digest after a round's total over so many sites."""
+    """The digest of all that the learner depends on after one more round.
+
+    Args:
+        key: The digest before that round.
+        total: The total of the round.
+        sites: How many sites it is over.
+
+    Returns:
+        32 bytes.
+    """
     digest = hashlib.blake2b(key, digest_size=32, person=b"kohort-learner")
     digest.update(sites.to_bytes(8, "little") + total.astype("<i8").tobytes())
     return digest.digest()

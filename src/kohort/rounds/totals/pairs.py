@@ -28,22 +28,51 @@ SIGNATURE = 8
 
 
 def rounds_pairs(approved: ApprovedPlan) -> bool:
-    """Whether a key-holder rounds the plan's counts of pairs; with a budget, noise covers them."""
+    """Whether a key-holder rounds the plan's counts of pairs.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        False where no key-holder opens totals, and with a budget, because noise covers the counts.
+    """
     return find_scheme(scheme_of(approved)).key_holder and not has_budget(approved)
 
 
 def rounds_next(approved: ApprovedPlan, learner: Learner) -> bool:
-    """Whether the next total is one that a key-holder rounds and signs."""
+    """Whether the next total is one that a key-holder rounds and signs.
+
+    Args:
+        approved: The approved plan.
+        learner: The learner before that total.
+
+    Returns:
+        True if the total counts pairs of categories and the plan has a key-holder and no budget.
+    """
     return learner.pairs and rounds_pairs(approved)
 
 
 def small_pairs(approved: ApprovedPlan) -> tuple[int, int]:
-    """The unit of a count, and the least persons of a pair that opens as it is."""
+    """Which counts of pairs a key-holder opens as they are.
+
+    Args:
+        approved: The approved plan.
+
+    Returns:
+        The unit of a count, which is 1, and the fewest persons of a pair that opens as it is.
+    """
     return 1, approved.min_cell
 
 
 def with_signature(values: Integers, signature: bytes) -> Integers:
     """A rounded total as it is announced: its numbers, and the signature behind them.
+
+    Args:
+        values: The rounded total.
+        signature: The key-holder's signature over it.
+
+    Returns:
+        One vector, the signature in 64-bit words at its end.
 
     Raises:
         IntegrityError: The signature has another length.

@@ -142,7 +142,18 @@ def _first_model(site: Site, first: int, seed: bytes, inputs: Mapping[str, bytes
 
 
 def peers_before(approved: ApprovedPlan, first: int) -> TrainingPhase:
-    """The phase among peers that ends where round `first` begins."""
+    """The phase among peers that ends where round `first` begins.
+
+    Args:
+        approved: The approved plan.
+        first: The first round of the phase after it, above 0.
+
+    Returns:
+        The phase.
+
+    Raises:
+        RefusedError: The plan has no phase among peers there.
+    """
     phase = approved.phase(phase_at(approved, first - 1))
     if not phase.topology:
         raise RefusedError("the approved plan has no phase among peers there")
@@ -250,7 +261,15 @@ def _encoded(
 
 
 def sum_length(network: Trainable, approved: ApprovedPlan) -> int:
-    """How many numbers a site adds: its update, its row count, and a check value."""
+    """How many numbers a site adds: its update, its row count, and check values in a secure sum.
+
+    Args:
+        network: What is trained.
+        approved: The approved plan.
+
+    Returns:
+        The length of each site's vector, and of the total.
+    """
     return network.parameter_count + EXTRA + (CHECKS if approved.sums_securely else 0)
 
 
@@ -280,6 +299,7 @@ def _models_without_noise(approved: ApprovedPlan) -> bool:
 SUM_UPDATES = sum_task(
     "sum.updates",
     _contribute,
+    says=lambda site, request: reported_rows(site, site.plan.phase(phase_at(site.plan, request.round))),
     scheme=ApprovedPlan.sum_scheme,
     modulus=P61,
     family="training",
@@ -305,6 +325,7 @@ def _contribute_model(
 SUM_MODELS = sum_task(
     "sum.models",
     _contribute_model,
+    says=lambda site, request: reported_rows(site, peers_before(site.plan, request.round)),
     scheme=ApprovedPlan.sum_scheme,
     modulus=P61,
     family="models",

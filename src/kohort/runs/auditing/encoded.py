@@ -63,7 +63,15 @@ def _steps(block: CategoryBlock | NumberBlock) -> int:
 
 
 def imagined_rows(encoder: Encoder, *, seed: int = 0) -> NDArray[np.float64]:
-    """Inputs as somebody imagines them who knows the public domain alone: every value as likely as any other."""
+    """Rows as somebody imagines them who knows the public domain alone: every value is as likely as any other.
+
+    Args:
+        encoder: The encoder that all sites share.
+        seed: Of the draws.
+
+    Returns:
+        Encoded inputs, [4000, inputs].
+    """
     random = np.random.default_rng(seed)
     parts = []
     for block in encoder.blocks:

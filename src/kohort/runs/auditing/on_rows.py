@@ -124,7 +124,14 @@ def together_findings(first: Replay, second: Replay) -> list[Finding]:
 
 
 def with_sender(population: Population) -> pl.DataFrame:
-    """The rows with the site that each is from: whoever knows a person may know where he is treated."""
+    """The training rows, with the site that each is from: whoever knows a person may know who treats them.
+
+    Args:
+        population: The rows of a simulation.
+
+    Returns:
+        The rows with a further column, `SENDER`.
+    """
     sizes = np.diff(population.starts)
     return population.frame.with_columns(pl.Series(SENDER, np.repeat(population.names, sizes)))
 
@@ -136,7 +143,15 @@ def _what(replay: Replay) -> str:
 
 
 def quasi_in(schema: Schema, table: pl.DataFrame) -> list[str]:
-    """The quasi-identifiers that a table has."""
+    """The quasi-identifiers that a table has.
+
+    Args:
+        schema: What the sites' columns are.
+        table: A table that the hub was given.
+
+    Returns:
+        Their names, in the order of the schema.
+    """
     return [name for name in schema.quasi if name in table.columns]
 
 

@@ -69,7 +69,15 @@ class OpenedTotal:
 
 
 def scaled_back(factor: Floats, layout: Layout) -> Floats:
-    """A factor of [1, x] with x on [0, 1], out of one on the layout's scale."""
+    """The factor of [1, x] with numbers of x on [0, 1], from a factor on the layout's scale, which is [-1, 1].
+
+    Args:
+        factor: A factor of the sites' total, [1 + columns, rank].
+        layout: Which columns are numbers.
+
+    Returns:
+        The factor [1 + columns, rank]; categories stay as they are.
+    """
     half = np.where(layout.numeric, 0.5, 0.0)
     return unscaled(factor, half, np.where(layout.numeric, 0.5, 1.0))
 

@@ -23,6 +23,9 @@ def data_of(roles: Mapping[str, Any], nulls: NullValues, schema: Path | None) ->
 
     Raises:
         ConfigError: The schema file cannot be read or has an unknown key.
+
+    Returns:
+        The keys of the schema file, overridden by the options.
     """
     found = {} if schema is None else read_schema_file(schema)
     found |= {key: list(value) if isinstance(value, tuple) else value for key, value in roles.items() if value}
@@ -36,6 +39,13 @@ def with_data(raw: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
     """The sections of a plan with the keys of `[data]` that the command line gives.
 
     A column that is dropped or declared an identifier loses the roles the file gave it.
+
+    Args:
+        raw: The sections of a plan file.
+        given: Keys of `[data]`, as `data_of` gives them.
+
+    Returns:
+        A copy of the sections; without given keys, or without a `[data]` table, as they were.
     """
     if not given or not isinstance(raw.get("data"), Mapping):
         return dict(raw)

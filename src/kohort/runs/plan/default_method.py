@@ -96,7 +96,7 @@ def _kind(model: Mapping[str, Any]) -> str:
 
 
 def with_default_sum(own: Mapping[str, Any], sites: int | None) -> dict[str, Any]:
-    """The keys of an additive model that nobody chose, with the sum that so many sites can have.
+    """An additive model's keys, with a secure sum that suits the number of sites.
 
     Args:
         own: The keys of `[method]` besides the name.
@@ -194,6 +194,12 @@ def trains_network(name: str) -> bool:
 
     Args:
         name: The method's name.
+
+    Returns:
+        True where the method reads `train.lr`; False where its section has a key without a default.
+
+    Raises:
+        ConfigError: No method has this name.
     """
     method = find_method(name)
     try:

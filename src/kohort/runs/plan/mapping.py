@@ -23,6 +23,9 @@ def with_mapping(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: There is no such file, or it is no mapping.
+
+    Returns:
+        A copy of the sections; `raw` itself where no file is named.
     """
     data = raw.get("data")
     place = data.get("mapping") if isinstance(data, dict) else None
@@ -42,6 +45,9 @@ def with_hierarchies(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     Raises:
         DataError: There is no such file, or it is no hierarchy.
+
+    Returns:
+        A copy of the sections; `raw` itself without `data.hierarchies`.
     """
     data = raw.get("data")
     named = data.get("hierarchies") if isinstance(data, dict) else None
@@ -58,12 +64,18 @@ def with_hierarchies(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def agreed_table(mapping: TableMapping, frame: Any, site: str | None = None) -> Any:
-    """A table as a plan's mapping makes it, of the kind that was given; the same table without a mapping.
+    """A table as a plan's mapping makes it, of the kind that was given.
 
     Args:
         mapping: The plan's mapping.
         frame: A polars, pandas or Arrow table.
         site: Whose table it is; None applies what holds for all sites, as does a site without rules of its own.
+
+    Returns:
+        The mapped table; `frame` itself where the mapping is empty.
+
+    Raises:
+        KohortError: The mapping does not fit the table.
     """
     if mapping.is_empty:
         return frame

@@ -70,7 +70,14 @@ def place_of(override: str) -> str:
 
 
 def dotted_keys(raw: Mapping[str, Any]) -> frozenset[str]:
-    """The dotted names of all keys of a plan: `section.key`, and within `[method]` also those of its own sections."""
+    """The dotted names of all keys of a plan: `section.key`, and within `[method]` also those of its own sections.
+
+    Args:
+        raw: The sections of a plan.
+
+    Returns:
+        The names, such as "train.lr" and "method.dp.epsilon"; keys whose value is None are left out.
+    """
     sections = {name: values for name, values in raw.items() if isinstance(values, Mapping)}
     own = sections.get("method", {})
     sections |= {f"method.{name}": values for name, values in own.items() if isinstance(values, Mapping)}
@@ -80,7 +87,15 @@ def dotted_keys(raw: Mapping[str, Any]) -> frozenset[str]:
 
 
 def without_keys(raw: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """A copy of `raw` without the keys of these dotted names."""
+    """A copy of `raw` without the keys of these dotted names.
+
+    Args:
+        raw: The sections of a plan.
+        keys: Dotted names; those that the plan does not have are passed over.
+
+    Returns:
+        The copy, which shares nothing with `raw`.
+    """
     result: dict[str, Any] = copied(raw)
     for name in keys:
         *parents, last = name.split(".")
@@ -92,7 +107,14 @@ def without_keys(raw: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any
 
 
 def copied(value: Any) -> Any:
-    """`value` with mappings and lists of its own, all the way down."""
+    """`value` with mappings and lists of its own, all the way down.
+
+    Args:
+        value: Nested mappings and lists of plain values.
+
+    Returns:
+        A copy that can be changed without changing `value`.
+    """
     if isinstance(value, Mapping):
         return {key: copied(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -101,7 +123,14 @@ def copied(value: Any) -> Any:
 
 
 def key_of(name: str) -> str:
-    """The key of a field in TOML: a word Python keeps for itself, such as lambda, has an underscore behind it."""
+    """The key of a field in TOML.
+
+    Args:
+        name: The field's name; one that is a keyword of Python has an underscore at its end, such as `lambda_`.
+
+    Returns:
+        The name without that underscore.
+    """
     return name.removesuffix("_")
 
 
@@ -129,7 +158,17 @@ def _keys_of_method(section: Mapping[str, Any], name: Any) -> dict[str, Any]:
 
 
 def without_deprecated_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`raw` with every deprecated key under its new name, and a warning for each."""
+    """`raw` with every deprecated key under its new name, and a warning for each.
+
+    Args:
+        raw: The sections of a plan.
+
+    Returns:
+        A copy with the new names.
+
+    Raises:
+        ConfigError: A section has both the old and the new name of a key.
+    """
     result: dict[str, Any] = copied(raw)
     sites, method = result.get("sites"), result.get("method")
     _rename_key(sites, "trouble", "faults", "sites")

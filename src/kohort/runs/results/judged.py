@@ -65,6 +65,10 @@ def judge(
         min_cell: Fewest rows that may be told apart.
         has_budget: Whether the plan spends a budget.
         train: Whether baselines that have to be trained are wanted.
+
+    Returns:
+        Baselines, counts of what was left out, and warnings. Small counts are shown as "<10", and a plan with a budget
+        shows none.
     """
     baselines = _baselines(encoder, population, test, train=train) if metrics else {}
     left_out = public_counts(

@@ -40,8 +40,13 @@ class Progress:
 def require_finite(model: Model, *, round: int, lr: float) -> None:
     """Refuse a model that training made useless.
 
+    Args:
+        model: The trained model.
+        round: The round that made it, for the message.
+        lr: The plan's learning rate, for the message.
+
     Raises:
-        ConfigError: its numbers are not finite.
+        ConfigError: The model's numbers are not finite.
     """
     if model.diverged:
         raise ConfigError(

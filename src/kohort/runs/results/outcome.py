@@ -310,7 +310,32 @@ def outcome_of(
     cpu: float,
     folder: RunFolder | None,
 ) -> Outcome:
-    """The outcome of a run from what its parts know."""
+    """The outcome of a run, from what its parts know.
+
+    Args:
+        plan: The plan that was carried out.
+        backend: The name of the engine, "local" for a simulation.
+        seed: The seed; None where the operating system gave the randomness.
+        model: The final model.
+        site_models: Models of single sites, where the method makes them.
+        metrics: Measures on test rows; empty where nothing was measured.
+        history: One entry per round.
+        result: What the method's protocol returned.
+        hub: The hub, which knows the sites that took part and their numbers of rows.
+        engine: The engine that carried the messages; knows their costs, and sites that were left out.
+        ledger: The ledger of what left the sites.
+        notes: What a reader should know, before notes of the model.
+        remarks: What the model says about itself.
+        judged: Baselines, counts of what was left out, and warnings.
+        task: What kind of target was learned, and why; None where the table was not looked at.
+        wall: Seconds that passed.
+        cpu: Seconds of processor time.
+        folder: Where the run is written; None where nothing is.
+
+    Returns:
+        The outcome. Its epsilon and delta are those of the ledger or, where only the hub added noise, the method's
+        claim.
+    """
     costs = engine.costs
     ended = "the run ended among peers: the clusters' models stay with their sites, the hub has none"
     ending = (ended,) if isinstance(model, NoCommonModel) else ()

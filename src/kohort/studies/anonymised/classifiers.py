@@ -44,7 +44,16 @@ class Scored:
 
 
 def classifier(name: str, seed: int, **chosen: Any) -> Any:
-    """scikit-learn's classifier of this name; `chosen` sets options of the network."""
+    """One of the thesis's classifiers, not yet fitted.
+
+    Args:
+        name: One of `NAMES`, such as "extra trees".
+        seed: Of classifiers that draw random numbers.
+        chosen: Options of the network alone, which its grid search chose.
+
+    Returns:
+        scikit-learn's classifier with its default options.
+    """
     from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
     from sklearn.linear_model import LogisticRegression, SGDClassifier
     from sklearn.naive_bayes import GaussianNB
@@ -66,7 +75,14 @@ def classifier(name: str, seed: int, **chosen: Any) -> Any:
 
 
 def score(job: Job) -> Scored:
-    """Train on the job's rows and measure on its test rows."""
+    """Train on the job's rows and measure on its test rows.
+
+    Args:
+        job: The classifier, its rows and its seed. An SVM trains on at most `SVM_ROWS` of them, drawn at random.
+
+    Returns:
+        The scores. They do not depend on the number of processes; one thread is used.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
     from threadpoolctl import threadpool_limits

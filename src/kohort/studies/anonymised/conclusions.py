@@ -29,7 +29,17 @@ Losses = Mapping[str, Mapping[str, Measured]]
 def classifier_tables(
     case: Case, scores: Scores, classifiers: Sequence[str], unscaled: Sequence[str]
 ) -> Iterator[ResultTable]:
-    """Tables 5.6-5.10 for one data set: as it is, each variant under both protocols, then two on unscaled rows."""
+    """Tables 5.6-5.10 for one data set: as it is, each variant under both protocols, then two on unscaled rows.
+
+    Args:
+        case: The table.
+        scores: Its scores by protocol, variant and classifier.
+        classifiers: The classifiers to show.
+        unscaled: Those to show on unscaled rows.
+
+    Returns:
+        One table per protocol and variant; accuracy and F1 stand beside the thesis's.
+    """
     places = [("raw", NOT_ANONYMISED, "as it is", classifiers)]
     for key in PRINTED:
         places += [(place, key, f"{VARIANTS[key].label}, {how}", classifiers) for place, how in PROTOCOLS.items()]
@@ -48,7 +58,17 @@ def classifier_tables(
 def rank_correlation(
     cases: Sequence[Case], losses: Losses, scores: Mapping[str, Scores], *, classifiers: Sequence[str]
 ) -> tuple[ResultTable, list[dict[str, Any]]]:
-    """Spearman's rho of loss and accuracy over the thesis's settings and over all of ours; and the points behind it."""
+    """Spearman's rho of information loss and accuracy, over the thesis's settings and over all of ours.
+
+    Args:
+        cases: The tables.
+        losses: What each variant did to each table, by name of the table and key of the variant.
+        scores: The scores by name of the table.
+        classifiers: The classifiers whose mean accuracy is compared with the thesis's.
+
+    Returns:
+        The correlations, None where all losses or all accuracies are equal; and the points for a scatter plot.
+    """
     rows: list[Found] = []
     points = []
     for case in cases:
@@ -89,7 +109,16 @@ def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def conclusions(cases: Sequence[Case], losses: Losses, scores: Mapping[str, Scores]) -> ResultTable:
-    """The thesis's conclusions, and whether they hold here."""
+    """The thesis's conclusions, and whether they hold here.
+
+    Args:
+        cases: The tables.
+        losses: What each variant did to each table, by name of the table and key of the variant.
+        scores: The scores by name of the table.
+
+    Returns:
+        One row per conclusion, "yes" where it holds.
+    """
     rows = []
     for case in cases:
         found = losses[case.name]
@@ -109,7 +138,16 @@ def conclusions(cases: Sequence[Case], losses: Losses, scores: Mapping[str, Scor
 
 
 def protocol_notes(cases: Sequence[Case], scores: Mapping[str, Scores]) -> list[str]:
-    """Where the accuracy of gradient boosting depends on the protocol."""
+    """Where the accuracy of gradient boosting depends on the protocol.
+
+    Args:
+        cases: The tables.
+        scores: The scores by name of the table.
+
+    Returns:
+        A note for each table where gradient boosting gains more than `WORTH_A_NOTE` if the table is split after it was
+        anonymised.
+    """
     notes = []
     for case in cases:
         after, raw = (scores[case.name].accuracy(protocol, "k3", BOOSTING) for protocol in ("after", "raw"))

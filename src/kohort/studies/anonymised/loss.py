@@ -57,7 +57,16 @@ class Measured:
 
 @cache
 def measure_variant(case: Case, variant: Variant) -> Measured:
-    """Anonymise the whole table and measure what came out, once."""
+    """Anonymise the whole table and measure the result.
+
+    Args:
+        case: The table.
+        variant: How to anonymise it.
+
+    Returns:
+        Partitions, losses by the three metrics, associations by column, and k by the checker. The same arguments are
+        measured once.
+    """
     made = whole_release(case, variant)
     before = sum(association(case.frame, columns=case.quasi, target=case.target).values())
     after, counted = (association_by_column(made, case, counted=how) for how in (False, True))
@@ -78,7 +87,14 @@ def measure_variant(case: Case, variant: Variant) -> Measured:
 
 
 def education_tables(adult: Case) -> list[ResultTable]:
-    """Table 2.2 and the groups it leads to at rho = 10."""
+    """Table 2.2 and the groups it leads to at rho = 10.
+
+    Args:
+        adult: Adult.
+
+    Returns:
+        Both tables.
+    """
     counted = adult.frame.group_by("education", adult.target).len()
     rows = []
     for value, (_, printed) in EDUCATION.items():
@@ -97,7 +113,15 @@ def education_tables(adult: Case) -> list[ResultTable]:
 
 
 def association_tables(case: Case, plain: Measured) -> list[ResultTable]:
-    """Tables 5.1 and 5.2: Mammographic before and after."""
+    """Tables 5.1 and 5.2: Mammographic before and after.
+
+    Args:
+        case: Mammographic.
+        plain: What 3-anonymity did to it.
+
+    Returns:
+        Both tables: one row per quasi-identifier.
+    """
     before, tables = association(case.frame, columns=case.quasi, target=case.target), []
     shown = (("before", "Table 5.1", "none", before), ("k = 3", "Table 5.2", "k3", plain.associations))
     for when, source, key, found in shown:
@@ -107,7 +131,15 @@ def association_tables(case: Case, plain: Measured) -> list[ResultTable]:
 
 
 def partition_table(case: Case, found: Iterable[Measured]) -> ResultTable:
-    """Partitions and loss of one table beside the thesis's."""
+    """Partitions and loss of one table beside the thesis's.
+
+    Args:
+        case: The table.
+        found: What each variant did to it.
+
+    Returns:
+        Five rows per variant. The thesis's figures stand beside ours where it prints them.
+    """
     rows = []
     for one in found:
         label = one.variant.label
@@ -123,7 +155,14 @@ def partition_table(case: Case, found: Iterable[Measured]) -> ResultTable:
 
 
 def unguarded_table(cases: Sequence[Case]) -> Part:
-    """The optimisation step as printed, which leaves remainders of fewer than k rows."""
+    """The optimisation step as printed, which leaves remainders of fewer than k rows.
+
+    Args:
+        cases: The tables.
+
+    Returns:
+        The table, and a note for each case whose release is not 3-anonymous.
+    """
     rows, notes = [], []
     asked = Variant(key="k3-thesis", label="optimised k as printed (k = 3)", keep_exact="thesis")
     for case in cases:
@@ -142,7 +181,17 @@ def unguarded_table(cases: Sequence[Case]) -> Part:
 
 
 def write_figures(out: Path, case: Case, found: Mapping[str, Measured], ks: Sequence[int]) -> list[Path]:
-    """The five figures of one table: loss and partitions by k, then association by column for none, k, l and t."""
+    """The five figures of one table: loss and partitions by k, then association by column for none, k, l and t.
+
+    Args:
+        out: The folder to write to.
+        case: The table.
+        found: What each variant did to it, by key of the variant.
+        ks: The values of k on the horizontal axis.
+
+    Returns:
+        The files, in the order of the thesis's figures.
+    """
     first = FIRST_FIGURE[case.name]
     points = []
     for k in ks:
@@ -161,7 +210,16 @@ def write_figures(out: Path, case: Case, found: Mapping[str, Measured], ks: Sequ
 
 
 def draw_associations(paths: Sequence[Path], title: str, shown: Mapping[str, Mapping[str, float]]) -> list[Path]:
-    """Bars of the association of each column with the target, one file per way the table is shown, on one scale."""
+    """Bars of the association of each column with the target, one file per way the table is shown, on one scale.
+
+    Args:
+        paths: The SVG files to write, as many as there are entries in `shown`.
+        title: What the table is called.
+        shown: The association by column, for each way the table is shown.
+
+    Returns:
+        The files.
+    """
     top, drawn = max(value for values in shown.values() for value in values.values()), []
     for path, (label, values) in zip(paths, shown.items(), strict=True):
         name = f"{title}: association by column, {label}"

@@ -44,7 +44,15 @@ Floats = NDArray[np.floating[Any]]
 
 
 def membership(session: AnonymisedSession, cases: Sequence[Case]) -> Part:
-    """The attacks on every table, as it is and anonymised, with 95 % intervals over draws of rows."""
+    """The attacks on every table, as it is and anonymised, with 95 % intervals over draws of rows.
+
+    Args:
+        session: The running study.
+        cases: The tables to attack.
+
+    Returns:
+        One table, with a note where the attack fails on overfitted models and therefore shows nothing.
+    """
     rows, notes = [], []
     for case in cases:
         session.say(f"{case.title}: membership inference")
@@ -63,7 +71,17 @@ def membership(session: AnonymisedSession, cases: Sequence[Case]) -> Part:
 
 
 def attack(case: Case, key: str, repeat: int, most: int) -> dict[str, float]:
-    """Area under the curve of each attack on at most so many members, and the members found at 5 % false alarms."""
+    """Attack models of one draw of rows, as they are or anonymised.
+
+    Args:
+        case: The table.
+        key: The variant; "none" for rows as they are.
+        repeat: The number of the draw, which decides the rows.
+        most: The largest number of members; there are as many others.
+
+    Returns:
+        For each attack and classifier the area under the curve, and the share of members found at 5 % false alarms.
+    """
     from threadpoolctl import threadpool_limits
 
     size = min(most, case.frame.height // (2 + REFERENCES))

@@ -64,7 +64,15 @@ class Scores:
 
 
 def score_case(session: AnonymisedSession, case: Case) -> Scores:
-    """Every classifier on the table as it is and under the printed variants; gradient boosting alone under others."""
+    """Every classifier on the table as it is and under the printed variants; gradient boosting alone under others.
+
+    Args:
+        session: The running study.
+        case: The table.
+
+    Returns:
+        The scores by protocol, variant and classifier, one per split.
+    """
     depth, say = session.depth, session.say
     say(f"{case.title}: anonymising for {len(depth.classifiers)} classifiers")
     planned = [(VARIANTS[key], depth.classifiers) for key in PRINTED]

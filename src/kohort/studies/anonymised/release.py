@@ -59,12 +59,37 @@ class Released:
 
 @cache
 def whole_release(case: Case, variant: Variant) -> Released:
-    """The whole table anonymised, made once."""
+    """The whole table anonymised, made once.
+
+    Args:
+        case: The table.
+        variant: How to anonymise it.
+
+    Returns:
+        As `release` gives it; the same arguments are anonymised once.
+
+    Raises:
+        IntegrityError: The checker finds that the release is not what the variant asks for.
+    """
     return release(case.frame, case, variant)
 
 
 def release(frame: pl.DataFrame, case: Case, variant: Variant) -> Released:
-    """`frame`, rows of a case's table, anonymised on its own. Rows and their order stay."""
+    """Anonymise rows of a case's table on their own. Rows and their order stay.
+
+    Args:
+        frame: The rows.
+        case: The table they are from, which says which columns are quasi-identifiers and which is sensitive.
+        variant: How to anonymise them.
+
+    Returns:
+        The release, with the partitions and groups it was made of.
+
+    Raises:
+        RefusedError: All rows as one class do not meet the variant's k, l and t.
+        IntegrityError: The checker finds that the release is not what the variant asks for. The optimisation step as
+            printed ("thesis") is not checked.
+    """
     rule = Rule(k=variant.k, l=variant.l, t=variant.t, t_kind="kl")
     problem = Problem(code_table(frame, case.quasi, by_value=True), SensitiveColumns.of(frame, [case.target]), rule)
     require_feasible(rule, problem.sensitive)
@@ -89,7 +114,18 @@ def release(frame: pl.DataFrame, case: Case, variant: Variant) -> Released:
 
 
 def education_groups(adult: Case, *, rho: float) -> set[frozenset[str]]:
-    """The groups of education by Algorithms 1 and 2."""
+    """The groups of education by Algorithms 1 and 2.
+
+    Args:
+        adult: Adult.
+        rho: The width of the algorithms' buckets, in per cent.
+
+    Returns:
+        The groups, each with the values in it.
+
+    Raises:
+        ConfigError: rho is not above 0 and at most 100.
+    """
     return {frozenset(group) for group in group_values(frequent_targets(adult.frame, "education", adult.target), rho)}
 
 
@@ -98,7 +134,14 @@ def entropy_coefficient(cells: Integers, target: Integers, *, hidden: int | None
 
     Counted as a value like any other, a suppression mark would show where classes had to be large, which is where one
     target value is rare.
-    `hidden` is the code of such a cell; None counts it, too.
+
+    Args:
+        cells: The code of each row's cell.
+        target: The code of each row's target, from 0 on.
+        hidden: The code of a suppressed cell; None counts it as a value too.
+
+    Returns:
+        From 0 to 1; 0 for a constant target.
     """
     values, codes = np.unique(cells, return_inverse=True)
     counts = np.bincount(codes * (target.max() + 1) + target, minlength=len(values) * (target.max() + 1))
@@ -113,7 +156,16 @@ def entropy_coefficient(cells: Integers, target: Integers, *, hidden: int | None
 
 
 def association_by_column(made: Released, case: Case, *, counted: bool = False) -> dict[str, float]:
-    """Entropy coefficient of each released quasi-identifier and the target; `counted`: suppression is a value, too."""
+    """The entropy coefficient of each released quasi-identifier and the target.
+
+    Args:
+        made: The release.
+        case: The table it was made of.
+        counted: Count the suppression mark as a value.
+
+    Returns:
+        The coefficient by column, from 0 to 1.
+    """
     target, hidden = _codes(made.frame[case.target]), None if counted else HIDDEN
     return {name: entropy_coefficient(codes, target, hidden=hidden) for name, codes in made.codes.items()}
 

@@ -33,7 +33,17 @@ RUNS: Final = {
 
 
 def silo_plan(method: str, *, rounds: int = 100, anonymise: dict[str, Any] | None = None, silos: int = 3) -> Plan:
-    """Adult over three silos, a five-layer network, SGD at 0.01, batches of 32."""
+    """A plan on Adult: three silos, a network with three hidden layers, SGD at 0.01, batches of 32.
+
+    Args:
+        method: "fedavg", "silo" or "central".
+        rounds: The rounds, with one pass over the rows in each.
+        anonymise: Keys of `[method.anonymise]` beside k = 3; read for "silo" alone.
+        silos: The number of silos.
+
+    Returns:
+        The plan.
+    """
     own = {"anonymise": {"k": 3, **(anonymise or {})}} if method == "silo" else {}
     data = {"table": "adult", "target": "income", "quasi": list(QUASI_OF_ADULT), "sensitive": ["income"],
             "drop": ["fnlwgt"], "missing": "category", "encoding": "onehot", "test": 0.3}  # fmt: skip
@@ -49,7 +59,15 @@ def silo_plan(method: str, *, rounds: int = 100, anonymise: dict[str, Any] | Non
 
 
 def chapter_seven(session: AnonymisedSession, adult: Case) -> Part:
-    """Tables 7.1 and 7.2, Figures 7.1-7.6, and the comparison with pooled learning."""
+    """Tables 7.1 and 7.2, Figures 7.1-7.6, and the comparison with pooled learning.
+
+    Args:
+        session: The running study.
+        adult: Adult.
+
+    Returns:
+        The tables, figures and a note.
+    """
     rounds, seeds = session.depth.rounds, session.depth.seeds
     plans = {
         "fedavg": silo_plan("fedavg", rounds=rounds),

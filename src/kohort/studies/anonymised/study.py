@@ -52,7 +52,18 @@ QUICK = AnonymisedDepth(
 def run_study(
     out: Path, quick: bool, say: Say, *, depth: AnonymisedDepth | None = None, names: Sequence[str] = tuple(CASES)
 ) -> dict[str, Any]:
-    """Run the study on the named tables; figures go into `out`."""
+    """Run the study on the named tables; figures go into `out`.
+
+    Args:
+        out: The folder.
+        quick: Whether to run less of it.
+        say: Takes lines about progress.
+        depth: How much is run; by default what `quick` says.
+        names: The tables, of `CASES`.
+
+    Returns:
+        The study's JSON object.
+    """
     depth = depth or (QUICK if quick else FULL)
     session = Session(depth, out, say, Runs(depth.seeds, summarise=summarise, processes=process_count()))
     return study_result(STUDY.name, _parts(session, [case_named(name) for name in names]), _notes(depth))

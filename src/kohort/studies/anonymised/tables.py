@@ -86,7 +86,14 @@ AnonymisedSession = Session[AnonymisedDepth, RunSummary]
 
 
 def k_variants(k: int) -> tuple[Variant, Variant]:
-    """Plain and optimised k-anonymity for one k of Figures 5.1, 5.6 and 5.11."""
+    """Plain and optimised k-anonymity for one k of Figures 5.1, 5.6 and 5.11.
+
+    Args:
+        k: The smallest number of rows in a class.
+
+    Returns:
+        The variant without and with the optimisation step that keeps exact values.
+    """
     return (
         Variant(key=f"k{k}", label=f"k-anonymity (k = {k})", k=k),
         Variant(key=f"k{k}-exact", label=f"optimised k (k = {k})", k=k, keep_exact="yes"),
@@ -163,11 +170,25 @@ CASES = {"mammographic": _mammographic, "adult": _adult, "housing": _housing}
 
 
 def case_named(name: str) -> Case:
-    """The case of this name, its table read."""
+    """The case of this name, its table read.
+
+    Args:
+        name: A key of `CASES`.
+
+    Returns:
+        The table with its quasi-identifiers, its target and the variants that the thesis prints.
+    """
     return CASES[name]()
 
 
 def extra_variants(case: Case) -> list[Variant]:
-    """Settings beyond the printed classifier tables, for the rank correlation."""
+    """Settings beyond the printed classifier tables, for the rank correlation.
+
+    Args:
+        case: The table.
+
+    Returns:
+        Its variants that the thesis prints no classifiers for, and k = 9 and 15.
+    """
     others = [variant for variant in case.variants if variant.key not in PRINTED]
     return [*others, *(k_variants(k)[0] for k in EXTRA_K)]

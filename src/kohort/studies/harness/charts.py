@@ -20,12 +20,31 @@ INK = "#1f2933"
 
 
 def point(panel: str, series: str, x: float, y: float) -> dict[str, Any]:
-    """One point of a line or a scatter plot."""
+    """One point of a line or a scatter plot.
+
+    Args:
+        panel: The panel it is drawn in.
+        series: The line, or the colour and shape, it belongs to.
+        x: Its place on the horizontal axis.
+        y: Its place on the vertical axis.
+
+    Returns:
+        The point, as the charts here take it.
+    """
     return {"panel": panel, "series": series, "x": x, "y": y}
 
 
 def curve_points(panel: str, series: str, values: Iterable[float]) -> list[dict[str, Any]]:
-    """The points of a curve by round, from round 1 on."""
+    """The points of a curve by round, from round 1 on.
+
+    Args:
+        panel: The panel the curve is drawn in.
+        series: Its name.
+        values: One value per round.
+
+    Returns:
+        One point per value.
+    """
     return [point(panel, series, number, value) for number, value in enumerate(values, start=1)]
 
 
@@ -79,7 +98,19 @@ def line_chart(
 
 
 def scatter_plot(path: Path, *, title: str, points: Points, x: str, y: str, x_format: str = ".2f") -> Path:
-    """Points in one panel; each `series` has a colour and a shape."""
+    """Points in one panel; each `series` has a colour and a shape.
+
+    Args:
+        path: The SVG file to write.
+        title: Title of the chart.
+        points: As `point` makes them.
+        x: Title of the horizontal axis.
+        y: Title of the vertical axis.
+        x_format: Number format of the horizontal axis.
+
+    Returns:
+        The path.
+    """
     import altair as alt
 
     color, _ = _series(points)
@@ -130,7 +161,18 @@ def stacked_bars(
 
 
 def labelled_bars(path: Path, *, title: str, values: Mapping[str, float], x: str, top: float) -> Path:
-    """Horizontal bars with their values beside them, in the order given; the axis ends at `top`."""
+    """Horizontal bars with their values beside them, in the order given; the axis ends at `top`.
+
+    Args:
+        path: The SVG file to write.
+        title: Title of the chart.
+        values: The length of each bar, by its name.
+        x: Title of the axis.
+        top: The end of the axis; charts that are compared have the same.
+
+    Returns:
+        The path.
+    """
     import altair as alt
 
     data = alt.Chart(alt.InlineData(values=[{"bar": name, "value": value} for name, value in values.items()]))
@@ -142,7 +184,17 @@ def labelled_bars(path: Path, *, title: str, values: Mapping[str, float], x: str
 
 
 def range_chart(path: Path, *, title: str, rows: Points, x: str) -> Path:
-    """A range from `low` to `high` per `bar`, one panel per `panel`."""
+    """A range from `low` to `high` per `bar`, one panel per `panel`.
+
+    Args:
+        path: The SVG file to write.
+        title: Title of the chart.
+        rows: Mappings with `panel`, `bar`, `low` and `high`.
+        x: Title of the horizontal axis.
+
+    Returns:
+        The path.
+    """
     import altair as alt
 
     def draw_one(base: alt.Chart, name: str) -> Any:

@@ -95,7 +95,14 @@ class Part:
 
 
 def confidence_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % confidence interval of the mean; None for a single value."""
+    """Student's 95 % confidence interval of the mean.
+
+    Args:
+        values: One value per seed.
+
+    Returns:
+        Both ends; None for fewer than two values.
+    """
     if len(values) < 2:
         return None
     from scipy.stats import t

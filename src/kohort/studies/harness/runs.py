@@ -103,7 +103,14 @@ class RunSummary:
 
 
 def summarise(outcome: Outcome) -> RunSummary:
-    """The summary of a finished run, for studies that need no fields of their own."""
+    """The summary of a finished run, for studies that need no fields of their own.
+
+    Args:
+        outcome: The run.
+
+    Returns:
+        Accuracy, curve, measures, costs and claim; neither the model nor rows are kept.
+    """
     return RunSummary(**RunSummary.fields_of(outcome))
 
 
@@ -247,7 +254,19 @@ def run_group(
     summarise: Callable[[Outcome], R],
     change: Change | None = None,
 ) -> Iterator[R]:
-    """Runs of plans that have the same rows at the same sites. A plan alone reads its rows as `kohort run` does."""
+    """Run plans that have the same rows at the same sites, which are read and split once.
+
+    Args:
+        plans: The plans, at least one; all with the same `[data]` and `[sites]`.
+        seed: The seed of every run.
+        tables: Makes the tables that replace a plan's own; None reads what the plans name.
+        summarise: Makes what is kept of a run.
+        change: Changes the rows once they are split; None leaves them. A single plan without a budget or a change reads
+            its rows as `kohort run` does.
+
+    Returns:
+        The summaries, one per plan and in their order, each made when it is asked for.
+    """
     if change is None and len(plans) == 1 and not has_budget(plans[0]):
         yield summarise(run(plans[0], seed=seed, tables=None if tables is None else tables(plans[0])))
         return
@@ -274,7 +293,14 @@ def population_of(plan: Plan, seed: int, tables: Tables | None) -> Population:
 
 
 def has_budget(plan: Plan) -> bool:
-    """Whether some phase of a plan is differentially private."""
+    """Whether some phase of a plan is differentially private.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        True where one of its phases has `dp`.
+    """
     return any(phase.dp is not None for phase in find_method(plan.method).phases(plan.config, plan.train))
 
 

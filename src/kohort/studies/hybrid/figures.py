@@ -24,7 +24,21 @@ FIGURES = {"dutch": 3, "income": 4, "covertype": 5}
 
 
 def targets_by_cluster(out: Path, case: Case, setting: HybridSetting, tables: Tables, *, seed: int) -> Path:
-    """Figure 2: the number of rows of each target in each cluster."""
+    """Draw Figure 2: the number of training rows of each target in each cluster.
+
+    Args:
+        out: The folder to write to.
+        case: The table.
+        setting: How rows are split over the sites.
+        tables: Makes the tables that replace a plan's own.
+        seed: Of the split.
+
+    Returns:
+        The SVG file.
+
+    Raises:
+        AssertionError: The study's plans have no clusters, which is a fault of the study.
+    """
     cell = Cell(case=case, setting=setting, low=SHARES[-1])
     plan = NO_DP_COLUMN.make(cell, Chosen(1.0), Chosen(1.0))  # any plan of the table has these rows
     population = populate(plan, Streams.seeded(seed), tables=tables(plan))
@@ -47,7 +61,19 @@ def targets_by_cluster(out: Path, case: Case, setting: HybridSetting, tables: Ta
 def accuracy_by_round(
     out: Path, runs: Runs[RunSummary], tuned: Tuned, case: Case, setting: HybridSetting, epsilons: Sequence[float]
 ) -> Path:
-    """Figures 3 to 5: the baseline, FL and P2P+FL by round with the hub, one panel per budget."""
+    """Draw Figure 3, 4 or 5: accuracy by round with the hub without DP, of FL and of P2P+FL; one panel per budget.
+
+    Args:
+        out: The folder to write to.
+        runs: The runs; those that were not made before are made now.
+        tuned: The tuned settings of every column.
+        case: The table, which decides the figure.
+        setting: How rows are split over the sites, and the delta.
+        epsilons: The budgets.
+
+    Returns:
+        The SVG file.
+    """
     bare, points = Cell(case=case, setting=setting, low=SHARES[-1]), []
     for epsilon in epsilons:
         panel, cell = f"epsilon {epsilon:g}", replace(bare, epsilon=epsilon)

@@ -140,12 +140,26 @@ class HybridSetting:
 
 
 def printed(case: Case) -> HybridSetting:
-    """The settings of the paper's text."""
+    """The settings of the paper's text.
+
+    Args:
+        case: The table.
+
+    Returns:
+        alpha = 0.5, and the delta that the paper prints for the table.
+    """
     return HybridSetting(name="printed settings", alpha=0.5, delta=DELTAS[case.name])
 
 
 def published(case: Case) -> HybridSetting:
-    """The settings of the authors' published configuration."""
+    """The settings of the authors' published configuration.
+
+    Args:
+        case: The table.
+
+    Returns:
+        The table's alpha, and delta = 1e-5.
+    """
     return HybridSetting(name="published settings", alpha=case.alpha, delta=1e-5)
 
 

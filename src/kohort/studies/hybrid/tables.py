@@ -63,7 +63,18 @@ TWO_PHASES: Final = (Event(sigma=6.0, rate=0.2, steps=100), Event(sigma=8.0, rat
 def cells_of(
     case: Case, setting: HybridSetting, shares: Sequence[float], epsilons: Sequence[float], *, baselines: bool
 ) -> list[tuple[Column, Cell]]:
-    """Every column of every cell of one table."""
+    """Every column of every cell of one table.
+
+    Args:
+        case: The table.
+        setting: How rows are split over the sites, and the delta.
+        shares: Shares of low-risk rows.
+        epsilons: Budgets of the columns with noise.
+        baselines: Add the columns that the paper leaves out.
+
+    Returns:
+        Pairs of a column and a cell; columns without noise have one cell per share.
+    """
     noisy = (*PAPERS_OWN, *BASELINES) if baselines else PAPERS_OWN
     bare = [Cell(case=case, setting=setting, low=share) for share in shares]
     private = [replace(cell, epsilon=epsilon) for cell in bare for epsilon in epsilons]
@@ -82,7 +93,20 @@ def accuracy_table(
     *,
     baselines: bool,
 ) -> ResultTable:
-    """Accuracy on test rows by share of low-risk rows and budget. The improvement is over FL in every row."""
+    """Accuracy on test rows by share of low-risk rows and budget. The improvement is over FL in every row.
+
+    Args:
+        runs: The runs; those that were not made before are made now.
+        tuned: The tuned settings of every column and cell.
+        case: The table.
+        setting: How rows are split over the sites, and the delta.
+        shares: Shares of low-risk rows.
+        epsilons: Budgets of the columns with noise.
+        baselines: Add the columns that the paper leaves out.
+
+    Returns:
+        The table; its title says so where delta is too large for any claim.
+    """
     rows = []
     wanted = cells_of(case, setting, shares, epsilons, baselines=baselines)
     runs.prepare([tuned.plan(column, cell) for column, cell in wanted])
@@ -113,7 +137,15 @@ def _cell(runs: AllRuns, tuned: Tuned, cell: Cell, *, baselines: bool) -> list[F
 
 
 def settings_table(tuned: Tuned, case: Case | None = None) -> ResultTable:
-    """What tuning chose, for every column and cell of a table, or of all of them."""
+    """What tuning chose, for every column and cell of a table, or of all of them.
+
+    Args:
+        tuned: What tuning chose.
+        case: The table; None shows all.
+
+    Returns:
+        One row per column and cell.
+    """
     rows = []
     for (name, cell), chosen in tuned.chosen.items():
         if case is not None and cell.case is not case:
@@ -127,7 +159,19 @@ def settings_table(tuned: Tuned, case: Case | None = None) -> ResultTable:
 def conclusions(
     runs: AllRuns, tuned: Tuned, case: Case, setting: HybridSetting, shares: Sequence[float], epsilons: Sequence[float]
 ) -> ResultTable:
-    """The paper's conclusions on one table: means over the seeds, with 95 % intervals."""
+    """The paper's conclusions on one table: means over the seeds, with 95 % intervals.
+
+    Args:
+        runs: The runs; those that were not made before are made now.
+        tuned: The tuned settings of every column and cell.
+        case: The table.
+        setting: How rows are split over the sites, and the delta.
+        shares: Shares of low-risk rows, over which gains are averaged.
+        epsilons: Budgets from the smallest to the largest.
+
+    Returns:
+        One row per conclusion: the gain, and whether it holds, the opposite holds, or neither is shown.
+    """
 
     def values(column: Column, share: float, epsilon: float | None) -> list[float]:
         return runs.accuracies(tuned.plan(column, Cell(case=case, setting=setting, low=share, epsilon=epsilon)))
@@ -164,7 +208,17 @@ def _tested(setting: str, values: Sequence[float]) -> Found:
 
 
 def shifted_table(runs: AllRuns, tuned: Tuned, epsilons: Sequence[float], rules: Sequence[str]) -> ResultTable:
-    """Covariate shift: the low-risk rows are those of the youngest. Does the DP phase pay for its noise here?"""
+    """Covariate shift: the rows of low risk are those of the youngest. Is the DP phase worth its noise there?
+
+    Args:
+        runs: The runs; those that were not made before are made now.
+        tuned: Tunes the columns of this table, too.
+        epsilons: The budgets.
+        rules: Which rows are of low risk; keys of `YOUNGEST`.
+
+    Returns:
+        Accuracies, and the hybrid's gain over either of its phases alone.
+    """
     setting, rows = HybridSetting(name="shifted", alpha=5.0, delta=DELTA), []
     ways = (STEPS, HYBRID_STEPS)
     bare = {rule: Cell(case=SHIFTED, setting=setting, low=rule) for rule in rules}
@@ -188,7 +242,18 @@ def shifted_table(runs: AllRuns, tuned: Tuned, epsilons: Sequence[float], rules:
 
 
 def doors_table(doors: AllRuns, kernels: AllRuns, tuned: Tuned, cell: Cell) -> ResultTable:
-    """One run of every column through doors and ledgers, as `kohort run` makes it, less the same by kernels alone."""
+    """Compare runs through doors and ledgers, as `kohort run` makes them, with runs by kernels alone.
+
+    Args:
+        doors: Runs through doors and ledgers.
+        kernels: Runs by kernels alone, on the same rows.
+        tuned: The tuned settings of every column.
+        cell: The cell to run; columns without noise run without its budget.
+
+    Returns:
+        The difference in accuracy of every column, for the first seed. It is not 0 where noise is drawn, because the
+        two draw other noise.
+    """
     columns, seed = (*WITHOUT_NOISE, *PAPERS_OWN, *BASELINES), doors.seeds[:1]
     plans = {one: tuned.plan(one, cell if one.private else replace(cell, epsilon=None)) for one in columns}
     doors.prepare(list(plans.values()))
@@ -202,7 +267,16 @@ def doors_table(doors: AllRuns, kernels: AllRuns, tuned: Tuned, cell: Cell) -> R
 
 
 def grid_table(runs: AllRuns, tuned: Tuned, cell: Cell) -> ResultTable:
-    """The tuned server beside the best of a grid of 60 settings, both chosen on validation rows."""
+    """The tuned server beside the best of a grid of 60 settings, both chosen on validation rows.
+
+    Args:
+        runs: The runs; those that were not made before are made now.
+        tuned: The tuned settings; scores the grid on validation rows.
+        cell: The cell to compare in.
+
+    Returns:
+        Accuracy on test rows of both, and how far the grid's best is ahead on validation rows.
+    """
     scores = tuned.score(STEPS, cell, GRID)
     best = GRID[max(range(len(GRID)), key=scores.__getitem__)]
     ours = tuned.chosen[STEPS.name, cell]

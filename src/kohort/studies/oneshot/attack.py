@@ -26,7 +26,16 @@ __all__ = ["adult_onehot", "attack", "opened_total", "paper_factor"]
 
 
 def adult_onehot(*, sites: int, scheme: str = "masks", min_cell: int = 10) -> Plan:
-    """Adult with indicators, the encoding on which the attack works best."""
+    """Adult with indicators, the encoding on which the attack works best.
+
+    Args:
+        sites: The number of sites.
+        scheme: The secure sum.
+        min_cell: The fewest persons of a category; 1 merges none.
+
+    Returns:
+        The plan, without test rows.
+    """
     return load_plan(
         {
             "data": {
@@ -61,20 +70,44 @@ def _adult() -> tuple[Encoder, Rows]:
 
 
 def paper_factor(encoder: Encoder, rows: Rows) -> NDArray[np.float64]:
-    """What a site sends in mode paper, as the hub reads it: the public scale and slope taken off."""
+    """What the hub reads in a site's message in mode "paper": U S, without the public scale and slope.
+
+    Args:
+        encoder: The encoder that all sites share.
+        rows: The site's encoded rows.
+
+    Returns:
+        A factor of [1, x], [1 + inputs, rank].
+    """
     layout = Layout.of(OneShotSection(mode="paper"), encoder, Cells.whole(encoder.width))
     sent = factor_of_site(layout.design, layout.inputs(rows.x), rows.y).factors[0] / layout.design.slopes[1]
     return scaled_back(sent, layout)
 
 
 def opened_total(files: bytes) -> OpenedTotal:
-    """The total that the hub of a run without folds opened."""
+    """The total that the hub of a run without folds opened.
+
+    Args:
+        files: The content of the file in which the hub keeps opened totals.
+
+    Returns:
+        The only total in it.
+    """
     (total,) = opened_totals(files)
     return total
 
 
 def attack(*, sizes: Sequence[int], sites: int, say: Say) -> Part:
-    """Shares of sites rebuilt whole from U S, and persons read off totals with and without minimum cells."""
+    """Shares of sites rebuilt whole from U S, and persons read off totals with and without minimum cells.
+
+    Args:
+        sizes: Numbers of rows per site.
+        sites: How many sites are drawn of each size.
+        say: Takes lines about progress.
+
+    Returns:
+        One table.
+    """
     encoder, rows = _adult()
     blocks, random = blocks_of(encoder), np.random.default_rng(1)
     lines = []

@@ -46,7 +46,15 @@ def _classifiers(seed: int) -> dict[str, Callable[[], Any]]:
 
 
 def baselines(session: OneshotSession, tables: Mapping[str, Table]) -> Part:
-    """Every classifier on the split of the runs; mean and median without ours, as in the paper."""
+    """Every classifier on the split of the runs; mean and median without ours, as in the paper.
+
+    Args:
+        session: The running study, whose depth says how many rows a classifier gets at most.
+        tables: The tables on this machine, by name.
+
+    Returns:
+        One table with accuracies in per cent, and a note on the rows each classifier saw.
+    """
     most_rows = session.depth.baseline_rows
     rows = []
     for name, table, printed in listed(tables, ACCURACY):

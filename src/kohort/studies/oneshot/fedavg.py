@@ -33,12 +33,28 @@ class AveragingChoice:
 
 
 def smoothed(curve: Sequence[float], width: int = WIDTH) -> list[float]:
-    """The mean of the last `width` values up to each place: one lucky round of an unstable rate counts little."""
+    """The moving average of a curve: one lucky round of an unstable rate counts little.
+
+    Args:
+        curve: One value per round.
+        width: How many values up to each place are averaged; fewer at the beginning.
+
+    Returns:
+        As many values.
+    """
     return [fmean(curve[max(0, place - width + 1) : place + 1]) for place in range(len(curve))]
 
 
 def first_within(curve: Sequence[float], margin: float) -> int:
-    """The first round, counted from 1, whose accuracy is within `margin` of the curve's end."""
+    """The first round, counted from 1, whose accuracy is within `margin` of the curve's end.
+
+    Args:
+        curve: Accuracy by round; at least one.
+        margin: How far below its end a round may be; 0 or more.
+
+    Returns:
+        The number of the round.
+    """
     return next(number for number, value in enumerate(curve, start=1) if value >= curve[-1] - margin)
 
 

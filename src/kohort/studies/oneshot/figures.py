@@ -24,7 +24,14 @@ Curves = dict[str, list[dict[str, Any]]]
 
 
 def shapes(tables: Tables) -> Part:
-    """Tables 1 and 2, for the tables on this machine and their replicas."""
+    """Tables 1 and 2, for the tables on this machine and their replicas.
+
+    Args:
+        tables: The tables on this machine, by name.
+
+    Returns:
+        Both tables.
+    """
     sizes, per_site = [], []
     for name, table, printed in listed(tables, SHAPES):
         rows = table.frame.height
@@ -38,13 +45,26 @@ def shapes(tables: Tables) -> Part:
 
 
 def warm_up(table: Table, schemes: Iterable[str]) -> None:
-    """One run with every secure sum, so that the runs whose time is measured find code and keys loaded."""
+    """One run with every secure sum, so that the runs whose time is measured find code and keys loaded.
+
+    Args:
+        table: Any table of the study.
+        schemes: The secure sums.
+    """
     for scheme in schemes:
         run(oneshot_plan(table, sites=3, scheme=scheme), seed=0)
 
 
 def linear_accuracy(session: OneshotSession, tables: Tables) -> Part:
-    """The paper's model: accuracy over several splits."""
+    """The paper's model: accuracy over several splits.
+
+    Args:
+        session: The running study; its seeds are the splits.
+        tables: The tables on this machine, by name.
+
+    Returns:
+        One table with accuracies in per cent.
+    """
     rows = [
         Found.mean(name, session.runs.values(oneshot_plan(table, sites=20), lambda one: one.percent), printed)
         for name, table, printed in listed(tables, ACCURACY)
@@ -53,7 +73,15 @@ def linear_accuracy(session: OneshotSession, tables: Tables) -> Part:
 
 
 def by_sites(session: OneshotSession, tables: Tables) -> Part:
-    """Figures 2-4: the predictions are the same for every split and secure sum; and the time and energy they take."""
+    """Figures 2 to 4: whether every split and secure sum predicts the same, and the time and energy each takes.
+
+    Args:
+        session: The running study; its depth says which numbers of sites and secure sums are compared.
+        tables: The tables on this machine, by name.
+
+    Returns:
+        Two tables and the three figures.
+    """
     depth, runs = session.depth, session.runs
     rows, costs = [], []
     curves: Curves = {"accuracy": [], "time": [], "energy": []}
@@ -97,13 +125,27 @@ def by_sites(session: OneshotSession, tables: Tables) -> Part:
 def rounds_of_equation_16(site_rows: Sequence[int], inputs: int, fraction: float) -> float:
     """The number of rounds from which a federated method sends more numbers: (mean of min(m, n_i) + 1) / fraction.
 
-    The paper's m leaves the bias out.
+    Args:
+        site_rows: n_i, the rows of each site.
+        inputs: m, the inputs without the bias, as the paper counts them.
+        fraction: The share of the sites that takes part in a round.
+
+    Returns:
+        The number, not rounded.
     """
     return (fmean(min(inputs, rows) for rows in site_rows) + 1) / fraction
 
 
 def communication(session: OneshotSession, tables: Tables) -> Part:
-    """Figure 7, equation 16 with 20,000 sites, and the bytes that are really sent."""
+    """Figure 7, equation 16 with 20,000 sites, and the bytes that are really sent.
+
+    Args:
+        session: The running study.
+        tables: The tables on this machine, by name.
+
+    Returns:
+        Two tables and the figure. Bytes are those of a run with the depth's number of sites.
+    """
     sites, rows, sent, points = session.depth.bytes_sites, [], [], []
     for name, table, (_, site_rows) in listed(tables, SITE_ROWS):
         for fraction in FRACTIONS:
@@ -130,7 +172,15 @@ def communication(session: OneshotSession, tables: Tables) -> Part:
 
 
 def more_power(session: OneshotSession, tables: Tables) -> Part:
-    """A random layer in the same round, and Newton steps."""
+    """A random layer in the same round, and Newton steps.
+
+    Args:
+        session: The running study; its depth names the tables and the number of random features of each.
+        tables: The tables on this machine, by name.
+
+    Returns:
+        One table with accuracies in per cent.
+    """
     rows = []
     for name, size in session.depth.features.items():
         if name not in tables:

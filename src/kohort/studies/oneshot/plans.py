@@ -53,7 +53,14 @@ class Table:
 
 
 def tables_here(names: tuple[str, ...] = TABLES) -> dict[str, Table]:
-    """Those of `names` that can be loaded on this machine."""
+    """Those of `names` that can be loaded on this machine.
+
+    Args:
+        names: Names of datasets.
+
+    Returns:
+        The tables by name, in the order of `names`; those that cannot be loaded are left out.
+    """
     found = {}
     for name in names:
         try:
@@ -74,12 +81,28 @@ def _table(name: str, loaded: Dataset) -> Table:
 
 
 def listed(tables: Mapping[str, Table], printed: Mapping[str, P]) -> Iterator[tuple[str, Table, P]]:
-    """The tables that the paper prints something of and that are on this machine, with what it prints."""
+    """The tables that the paper prints something of and that are on this machine, with what it prints.
+
+    Args:
+        tables: The tables on this machine, by name.
+        printed: What the paper prints, by name of the table.
+
+    Returns:
+        Name, table and what is printed, in the paper's order.
+    """
     return ((name, tables[name], found) for name, found in printed.items() if name in tables)
 
 
 def bounds_around_mean(table: Table, deviations: float = 3.0) -> dict[str, tuple[float, float]]:
-    """Tight bounds from the means and standard deviations of the columns; values beyond them are clipped."""
+    """Tight bounds from the means and standard deviations of the columns; values beyond them are clipped.
+
+    Args:
+        table: The table.
+        deviations: How many standard deviations a bound is away from the mean.
+
+    Returns:
+        The lower and the upper bound of each input, on its own scale.
+    """
     found = {}
     for name in table.inputs:
         column = table.frame[name].cast(pl.Float64).to_numpy()
@@ -97,14 +120,38 @@ def oneshot_plan(
     oneshot: Mapping[str, Any] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> Plan:
-    """The method on one table. Simulated sites of a study may have a single row, which their ledgers show."""
+    """The method on one table. Simulated sites of a study may have a single row, which their ledgers show.
+
+    Args:
+        table: The table.
+        sites: The number of sites.
+        split: How rows are dealt out, as `sites.split`.
+        scheme: The secure sum; "none" for a sum in clear.
+        oneshot: Keys of `[method.oneshot]`.
+        bounds: Bounds of the inputs; None takes those of the table.
+
+    Returns:
+        The plan, with 30 % of the rows for testing.
+    """
     method = {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_rows": 1, **(oneshot or {})}}
     model = {"kind": "onelayer", "dtype": "float64"}
     return _plan(table, bounds or table.bounds, {"count": sites, "split": split}, model=model, method=method)
 
 
 def fedavg_plan(table: Table, *, sites: int, fraction: float, rounds: int, batch: int, rate: float) -> Plan:
-    """Federated averaging of the same one-layer network."""
+    """Federated averaging of the same one-layer network.
+
+    Args:
+        table: The table.
+        sites: The number of sites.
+        fraction: The share of the sites that takes part in a round.
+        rounds: The rounds.
+        batch: Rows per batch.
+        rate: The rate of Adam.
+
+    Returns:
+        The plan, with 30 % of the rows for testing.
+    """
     train = {"rounds": rounds, "batch": batch, "optimizer": "adam", "lr": rate, "fraction": fraction}
     method = {"name": "fedavg"}
     return _plan(table, table.bounds, {"count": sites}, model={"kind": "onelayer"}, train=train, method=method)

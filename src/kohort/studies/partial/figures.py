@@ -40,7 +40,14 @@ FINE: Final[dict[Letter, Sequence[int]]] = {
 
 
 def encodings(session: PartialSession) -> Part:
-    """Figure 3: training and test accuracy for both encodings, central and federated."""
+    """Figure 3: training and test accuracy for both encodings, central and federated.
+
+    Args:
+        session: The running study; its depth says after how many epochs.
+
+    Returns:
+        One table, and the figure. Training accuracy takes a run of its own for every number of epochs.
+    """
     epochs, seed = session.depth.epochs, session.depth.seeds[0]
     last = epochs[-1]
     session.say(f"Figure 3: both encodings, {last} epochs")
@@ -87,7 +94,14 @@ def complete_rows() -> pl.DataFrame:
 
 
 def load_reduction(session: PartialSession) -> Part:
-    """Figure 4: the share of rows that leave the sites, over the whole table and in the runs of the other figures."""
+    """Figure 4: the share of rows that leave the sites, over the whole table and in the runs of the other figures.
+
+    Args:
+        session: The running study.
+
+    Returns:
+        Two tables and the figure. Shares of the whole table are counted; those of training rows are of our runs.
+    """
     frame, depth = complete_rows(), session.depth
     rows, used, points = [], [], []
     for letter in FINE:
@@ -115,7 +129,17 @@ def load_reduction(session: PartialSession) -> Part:
 
 
 def gate_share(frame: pl.DataFrame, letter: Letter, threshold: int, *, strict: bool = False) -> float:
-    """The share of rows that the paper's gate lets through."""
+    """The share of rows that the paper's gate lets through.
+
+    Args:
+        frame: The rows to count.
+        letter: The gate: k, or the paper's l on income.
+        threshold: The smallest group that passes, on the scale of these rows.
+        strict: Groups must be larger than the threshold.
+
+    Returns:
+        From 0 to 1.
+    """
     if letter == "k":
         return apply_gate(frame, quasi=QUASI, rule="k-anonymity", k=threshold, strict=strict).share
     return apply_gate(frame, quasi=QUASI, rule="paper-l", sensitive="income", l=threshold, strict=strict).share
@@ -130,7 +154,15 @@ def _printed_share(letter: Letter, threshold: int) -> float | None:
 
 
 def accuracy_by_threshold(session: PartialSession, letter: Letter) -> Part:
-    """Figure 5 (k), or Figures 6 and 7 (l): accuracy by epoch and at the end, in the paper's setting and tuned."""
+    """Figure 5 (k), or Figures 6 and 7 (l): accuracy by epoch and at the end, in the paper's setting and tuned.
+
+    Args:
+        session: The running study.
+        letter: The gate: k or l.
+
+    Returns:
+        One table per setting, and one or two figures.
+    """
     runs, rounds, out = session.runs, session.depth.rounds, session.out
     points, ends, tables = [], [], []
     for training, thresholds in session.depth.thresholds(letter).items():
@@ -162,7 +194,14 @@ def _printed_end(letter: Letter, threshold: int) -> float | None:
 
 
 def by_batch(session: PartialSession) -> Part:
-    """Accuracy of central learning and FedAvg by batch size, which the paper does not print."""
+    """Accuracy of central learning and FedAvg by batch size, which the paper does not print.
+
+    Args:
+        session: The running study; its depth says which sizes.
+
+    Returns:
+        One table.
+    """
     session.say("Accuracy by batch")
     runs, rounds = session.runs, session.depth.rounds
     plans = {
@@ -180,7 +219,14 @@ def by_batch(session: PartialSession) -> Part:
 
 
 def error_components(session: PartialSession) -> Part:
-    """Figure 8: the loss against central learning when as many rows are sent at random, and what Algorithm 2 adds."""
+    """Figure 8: the loss when as many rows are sent at random (component 1), and what Algorithm 2 adds (component 2).
+
+    Args:
+        session: The running study; its depth says for which l.
+
+    Returns:
+        One table and the figure. Losses are in accuracy, against central learning.
+    """
     session.say("Figure 8: as many rows at random")
     runs, rounds = session.runs, session.depth.rounds
     plans = {threshold: paper_gate(PAPER, "l", threshold, rounds=rounds) for threshold in session.depth.component_ls}

@@ -68,7 +68,21 @@ def adult_plan(
     policy: Mapping[str, Any] | None = None,
     start: Init = START,
 ) -> Plan:
-    """Adult as the paper prepares it, over ten sites; without a gate, federated averaging."""
+    """Adult as the paper prepares it, over ten sites; without a gate, federated averaging.
+
+    Args:
+        training: Optimizer, rate and batch of hub and sites.
+        rounds: The rounds.
+        gate: Keys of `[method.gate]`; None for federated averaging.
+        encoding: "label" or "onehot", which also decides the number of hidden units.
+        split: How rows are dealt out to the ten sites, as `sites.split`.
+        train: Further keys of `[train]`, which win over `training`.
+        policy: Keys of `[policy]`.
+        start: How weights are initialised.
+
+    Returns:
+        The plan, with 30 % of the rows for testing.
+    """
     own = {"name": "fedavg"} if gate is None else {"name": "partial", "gate": dict(gate)}
     return load_plan(
         {
@@ -96,7 +110,16 @@ def adult_plan(
 
 
 def gate_for(letter: Letter, threshold: int) -> Gate:
-    """The paper's gate at a threshold of its own scale: raw rows, counted in clear over all sites."""
+    """The paper's gate at a threshold of its own scale: raw rows, counted in clear over all sites.
+
+    Args:
+        letter: The gate: k or l.
+        threshold: A threshold as the paper counts it, over all 30,162 rows.
+
+    Returns:
+        Keys of `[method.gate]`, with the threshold scaled to the training rows. One that no group of the paper exceeds
+        becomes one that no group here reaches.
+    """
     scaled = UNREACHABLE if threshold >= LARGEST[letter] else max(1, round(threshold * (1 - TEST)))
     rule = {"rule": "k-anonymity", "k": scaled} if letter == "k" else {"rule": "paper-l", "l": scaled}
     return {**rule, "count": "global", "released": "raw"}
@@ -112,7 +135,20 @@ def paper_gate(
     train: Mapping[str, Any] | None = None,
     start: Init = START,
 ) -> Plan:
-    """One threshold of the paper; k or l = 1 is central learning, above the largest group it is FedAvg."""
+    """The plan of one threshold of the paper; 1 is central learning, one above the largest group is FedAvg.
+
+    Args:
+        training: Optimizer, rate and batch of hub and sites.
+        letter: The gate: k or l.
+        threshold: A threshold as the paper counts it.
+        rounds: The rounds.
+        encoding: "label" or "onehot".
+        train: Further keys of `[train]`.
+        start: How weights are initialised.
+
+    Returns:
+        The plan.
+    """
     gate = gate_for(letter, threshold)
     return adult_plan(training, rounds=rounds, gate=gate, encoding=encoding, train=train, policy=TRUSTING, start=start)
 
@@ -120,7 +156,19 @@ def paper_gate(
 def release_plan(
     training: Training, released: str | None, *, split: str, rounds: int, k: int = GATE_K, start: Init = START
 ) -> Plan:
-    """`examples/partial.toml` with another release, split or training; None shares nothing: federated averaging."""
+    """The plan of `examples/partial.toml` with another release, split or training.
+
+    Args:
+        training: Optimizer, rate and batch of hub and sites.
+        released: "generalised" or "raw"; None shares nothing, which is federated averaging.
+        split: How rows are dealt out, as `sites.split`.
+        rounds: The rounds.
+        k: The gate's k, counted over training rows.
+        start: How weights are initialised.
+
+    Returns:
+        The plan.
+    """
     gate = {"rule": "k-anonymity", "k": k, "count": "secure", "released": released, "release_k": 10, "release_l": 2}
     return adult_plan(
         training,
@@ -133,7 +181,14 @@ def release_plan(
 
 
 def marks_of(rounds: int) -> tuple[int, ...]:
-    """The rounds of a run whose accuracy is reported."""
+    """The rounds of a run whose accuracy is reported.
+
+    Args:
+        rounds: How long the run is.
+
+    Returns:
+        20 and 60 where the run is longer, then its last round.
+    """
     return (*(mark for mark in MARKS if mark < rounds), rounds)
 
 
@@ -191,7 +246,14 @@ PartialSession = Session[PartialDepth, PartialRun]
 
 
 def summarise_partial(outcome: Outcome) -> PartialRun:
-    """What the study keeps of a finished run."""
+    """What the study keeps of a finished run.
+
+    Args:
+        outcome: The run.
+
+    Returns:
+        The summary, with counts of the rows that the hub received.
+    """
     received = outcome.received
     by_site = [] if received is None else received.drop("batch").partition_by("sender", include_key=False)
     return PartialRun(

@@ -68,7 +68,14 @@ def _gains(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 def releases(session: PartialSession) -> Part:
-    """Accuracy at gate k = 100 with generalised and raw rows and without a gate, and the differences by seed."""
+    """Accuracy at gate k = 100 with generalised and raw rows and without a gate, and the differences by seed.
+
+    Args:
+        session: The running study; its depth lists splits, settings and rounds.
+
+    Returns:
+        One table per split and setting, one on what the checker finds, and a note on every difference.
+    """
     runs, tables, notes = session.runs, [], []
     for split, training, marks in session.depth.releases:
         session.say(f"Generalised release: {SPLITS[split]}, {training.name}")
@@ -117,7 +124,14 @@ def _verified() -> ResultTable:
 
 
 def by_start(session: PartialSession) -> Part:
-    """Central learning, FedAvg and the gain of generalised rows by initialisation, which the paper does not print."""
+    """Central learning, FedAvg and the gain of generalised rows by initialisation, which the paper does not print.
+
+    Args:
+        session: The running study; its depth says which initialisations.
+
+    Returns:
+        One table.
+    """
     session.say("Accuracy by starting weights")
     runs, rounds = session.runs, session.depth.rounds
     rows = []
@@ -137,7 +151,14 @@ def by_start(session: PartialSession) -> Part:
 
 
 def other_aggregators(session: PartialSession) -> Part:
-    """The paper's gate with other aggregation rules: at k = 100 and above the largest group."""
+    """The paper's gate with other aggregation rules: at k = 100 and above the largest group.
+
+    Args:
+        session: The running study.
+
+    Returns:
+        One table: accuracy of each aggregator with and without the gate, and the gain.
+    """
     session.say("The gate with other aggregators")
     runs, depth = session.runs, session.depth
     mark = min(60, depth.rounds)
@@ -161,7 +182,14 @@ def other_aggregators(session: PartialSession) -> Part:
 
 
 def counts(session: PartialSession) -> Part:
-    """Ten sites with random rows, k = 100: the share of rows that passes with each way of counting groups."""
+    """Ten sites with random rows, k = 100: the share of rows that passes with each way of counting groups.
+
+    Args:
+        session: The running study.
+
+    Returns:
+        One table, with whether the secure count lets the same rows through as the count in clear.
+    """
     session.say("Counting on iid sites")
     received, rows = {}, []
     for count in ("local", "secure", "global"):

@@ -71,7 +71,17 @@ QUICK = replace(
 
 
 def run_study(out: Path, quick: bool, say: Say, *, depth: PartialDepth | None = None) -> dict[str, Any]:
-    """Run the study; figures go into `out`."""
+    """Run the study; figures go into `out`.
+
+    Args:
+        out: The folder.
+        quick: Whether to run less of it.
+        say: Takes lines about progress.
+        depth: How much is run; by default what `quick` says.
+
+    Returns:
+        The study's JSON object.
+    """
     depth = depth or (QUICK if quick else FULL)
     runs = Runs(depth.seeds, summarise=summarise_partial, processes=process_count())
     session = Session(depth, out, say, runs)

@@ -45,7 +45,16 @@ class Measured:
 
 
 def measure_times(plan: Plan, *, repetitions: int, seed: int = 0) -> Measured:
-    """The fastest of several runs, part by part: other work on the machine only adds time."""
+    """The fastest of several runs, part by part: other work on the machine only adds time.
+
+    Args:
+        plan: The plan to run, with sites one by one.
+        repetitions: How often, at least once.
+        seed: The seed of every run.
+
+    Returns:
+        Seconds by part. Transfers are bytes divided by the plan's bandwidth.
+    """
     found = [summarise_partial(run(plan, seed=seed, many=False)) for _ in range(repetitions)]
     rows = found[0].row_bytes / plan.costs.bytes_per_second
     return Measured(
@@ -57,7 +66,14 @@ def measure_times(plan: Plan, *, repetitions: int, seed: int = 0) -> Measured:
 
 
 def running_times(session: PartialSession) -> Part:
-    """Tables 1 and 2."""
+    """Tables 1 and 2: seconds by threshold, with a hub as fast as the sites and one ten times faster.
+
+    Args:
+        session: The running study; its depth says which thresholds, and how often each is run.
+
+    Returns:
+        Both tables and a bar chart.
+    """
     depth, rounds = session.depth, session.depth.rounds
     run(paper_gate(PAPER, "k", 300, rounds=2), seed=0, many=False)  # compile first, outside the measurement
     measured: dict[tuple[Letter, int], Measured] = {}
@@ -85,7 +101,16 @@ def running_times(session: PartialSession) -> Part:
 def time_rows(
     measured: Mapping[tuple[Letter, int], Measured], printed: Mapping[str, Mapping[int, Times]], speed: float
 ) -> list[Found]:
-    """The rows of Table 1 or 2: the paper's parts and sum, the other transfers, and the sum relative to central."""
+    """The rows of Table 1 or 2: the paper's parts and sum, the other transfers, and the sum relative to central.
+
+    Args:
+        measured: The seconds by gate and threshold.
+        printed: The paper's seconds by gate and threshold: its three parts and their sum.
+        speed: How many times faster the hub is than a site.
+
+    Returns:
+        Rows in seconds. Those relative to central learning are left out where it was not measured.
+    """
     central = measured.get(("k", 1))
     rows = []
     for (letter, threshold), one in measured.items():

@@ -23,7 +23,14 @@ COMPARED: Final = ("macro F1", "AUC")
 
 
 def positive_share(found: RunSummary) -> float:
-    """Share of the test rows in the positive class."""
+    """Share of the test rows in the positive class.
+
+    Args:
+        found: A run with two classes.
+
+    Returns:
+        From 0 to 1.
+    """
     (no, no_as_yes), (yes_as_no, yes) = found.metrics["confusion"]
     return float((yes_as_no + yes) / (no + no_as_yes + yes_as_no + yes))
 

@@ -69,7 +69,19 @@ def federated(
     data: Mapping[str, Any] | None = None,
     weighted: bool = True,
 ) -> Plan:
-    """A plan of this table for any method, of the training keys those that it reads."""
+    """A plan on this table for any method. Of the training keys, the method gets those that it reads.
+
+    Args:
+        learner: The model kind; a key of `LEARNERS`, which has its rate.
+        method: `[method]` with its name.
+        rounds: The rounds.
+        train: Keys of `[train]` that win over the study's own.
+        data: Keys of `[data]` that win over the study's own.
+        weighted: Weigh classes in the loss.
+
+    Returns:
+        The plan.
+    """
     return load_plan(
         only_read(
             {
@@ -118,8 +130,21 @@ def syntactic(
     merge: str = MERGE,
     delta: float = BOUND,
 ) -> Plan:
-    """(k, k^2)-anonymous rows. Clusters join as long as the quasi-identifiers lose at most `delta`. In rows that hold a
-    rare pair of codes, one of them goes up its hierarchy until no pair is rare."""
+    """A plan on (k, k^2)-anonymous rows.
+
+    In rows that hold a rare pair of codes, one of them goes up its hierarchy until no pair is rare.
+
+    Args:
+        learner: The model kind.
+        k: The smallest number of rows that share quasi-identifiers, and that hold a pair of codes.
+        rounds: The rounds.
+        data: Keys of `[data]` that win over the study's own.
+        merge: How clusters join, as `method.anonymise.merge`.
+        delta: Clusters join as long as the quasi-identifiers lose at most this.
+
+    Returns:
+        The plan.
+    """
     anonymise = {"k": k, "m": 2, "delta": delta, "merge": merge}
     return federated(learner, {"name": "syntactic", "anonymise": anonymise}, rounds=rounds, data=data)
 
@@ -142,14 +167,31 @@ def _without_items() -> dict[str, Any]:
 
 
 def noisy(learner: str, epsilon: float, *, rounds: int) -> Plan:
-    """Tuned DP-SGD: whole sites as batches, Adam on the noisy gradients, the mean of the last models."""
+    """A plan with tuned DP-SGD: whole sites as batches, Adam on the noisy gradients, the mean of the last models.
+
+    Args:
+        learner: The model kind.
+        epsilon: The budget of all rounds together.
+        rounds: The rounds.
+
+    Returns:
+        The plan, without items: noise grows with the number of features.
+    """
     budget = {"epsilon": epsilon, "delta": DELTA, "clip": 4.0, "average": 0.5}
     train = {"local_epochs": 1, "batch": 0, "optimizer": "adam", "state": "keep", "lr": 0.05, "average": 0.0}
     return federated(learner, {"name": FL, "dp": budget}, rounds=rounds, train=train, data=_without_items())
 
 
 def perturbed(mechanism: str, epsilon: float) -> Plan:
-    """The paper's baseline: one private logistic regression per site, averaged. Its loss has no class weights."""
+    """A plan of the paper's baseline: one private logistic regression per site, averaged once.
+
+    Args:
+        mechanism: How noise is added, as `method.dp.mechanism`.
+        epsilon: The budget, with delta = 0.
+
+    Returns:
+        The plan, without items. Its loss has no class weights.
+    """
     budget = {"mechanism": mechanism, "epsilon": epsilon, "delta": 0}
     train, data = {"local_epochs": 1, "l2": 0.01, "average": 0.0}, _without_items()
     return federated("logistic", {"name": FL, "dp": budget}, rounds=1, train=train, data=data, weighted=False)

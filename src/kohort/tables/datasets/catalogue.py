@@ -95,6 +95,12 @@ class _Folder:
 def load_dataset(name: str) -> Dataset:
     """The table of a registered name, such as `adult:train`.
 
+    Args:
+        name: `DATASET`, or `DATASET:VARIANT`.
+
+    Returns:
+        The table with what is publicly known of its columns, its target and its source.
+
     Raises:
         ConfigError: The name or the variant is unknown.
         DataError: The dataset is not here and cannot be downloaded.
@@ -198,7 +204,14 @@ def list_datasets() -> list[DatasetInfo]:
 
 
 def content_checksum(frame: pl.DataFrame) -> str:
-    """SHA-256 over names and values in order; the width of a number's type does not matter, its value does."""
+    """SHA-256 over names and values in order; the width of a number's type does not matter, its value does.
+
+    Args:
+        frame: The table.
+
+    Returns:
+        64 hexadecimal digits.
+    """
     digest = hashlib.sha256()
     for column in frame:
         header = {"name": column.name, "rows": len(column), "number": column.dtype.is_numeric()}

@@ -56,7 +56,19 @@ class Source:
 
 
 def download(name: str, source: Source) -> pl.DataFrame:
-    """Fetch and parse, with a progress bar on stderr."""
+    """Fetch and parse a public dataset, with a progress bar on stderr. The caller must verify the content.
+
+    Args:
+        name: Name of the dataset, for errors.
+        source: Its address and its parser.
+
+    Returns:
+        The table.
+
+    Raises:
+        DataError: It cannot be fetched, or its content cannot be parsed.
+        ResourceError: It is larger than a gigabyte.
+    """
     content = _fetch(name, source.url)
     try:
         return _compact(source.parse(content))
@@ -65,7 +77,14 @@ def download(name: str, source: Source) -> pl.DataFrame:
 
 
 def snake_case(name: str) -> str:
-    """`MajorAxisLength` and `marital-status` become words joined by `_`."""
+    """A name as words in lower case, joined by `_`.
+
+    Args:
+        name: A name such as `MajorAxisLength` or `marital-status`.
+
+    Returns:
+        The name, such as `major_axis_length` or `marital_status`.
+    """
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip())
     return re.sub(r"[^0-9a-z]+", "_", spaced.lower()).strip("_")
 

@@ -125,6 +125,9 @@ def profile_table(
         columns: Columns to look at; all but `person` if not given.
         person: The column that names the person of a row. Without it every row counts as a person.
 
+    Returns:
+        The profile, in which no fact is about fewer than `least` persons.
+
     Raises:
         DataError: The table lacks the column of persons.
     """
@@ -181,7 +184,14 @@ def missing_code_notes(frames: Iterable[pl.DataFrame], columns: Sequence[str], *
 
 
 def size_class(count: int) -> str:
-    """The class of a number of rows: powers of ten from 100 on."""
+    """The class of a number of rows or persons, so that a profile does not tell the number.
+
+    Args:
+        count: The number.
+
+    Returns:
+        "fewer than 100", or a power of ten and the last number before the next, such as "1,000 to 9,999".
+    """
     if count < 100:
         return "fewer than 100"
     power = len(str(count)) - 1
@@ -189,12 +199,26 @@ def size_class(count: int) -> str:
 
 
 def is_size_class(rows: str) -> bool:
-    """Whether a text is a class of numbers of rows."""
+    """Whether a text is one of the classes that `size_class` gives.
+
+    Args:
+        rows: The text.
+
+    Returns:
+        True if it is one.
+    """
     return any(rows == size_class(10**power) for power in range(1, 19))
 
 
 def size_power(rows: str) -> int:
-    """The power of ten that a class of rows starts at; 1 for the smallest class."""
+    """The power of ten that a class of rows starts at; 1 for the smallest class.
+
+    Args:
+        rows: A class from `size_class`.
+
+    Returns:
+        The exponent: 3 for "1,000 to 9,999".
+    """
     return len(rows.partition(" ")[0].replace(",", "")) - 1 if " to " in rows else 1
 
 

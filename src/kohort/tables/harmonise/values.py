@@ -84,6 +84,9 @@ def profiled_values(known: Mapping[str, ColumnProfile]) -> Values:
 
     Args:
         known: The profiles of one column, by site.
+
+    Returns:
+        The values, with the sites that have each.
     """
     by_site = {site: _without_markers(profile.values or (), profile.codes) for site, profile in known.items()}
     holders: dict[str, int] = {}
@@ -104,6 +107,9 @@ def counted_values(found: Iterable[CountedValue], known: Mapping[str, ColumnProf
     Args:
         found: The counted values of one column.
         known: The profiles of the column, by site, which name no value.
+
+    Returns:
+        The values, with the number of sites that have each.
     """
     codes = [code for profile in known.values() for code in profile.codes]
     holders: dict[str, int] = {}
@@ -118,7 +124,14 @@ def counted_values(found: Iterable[CountedValue], known: Mapping[str, ColumnProf
 
 
 def quoted(texts: Iterable[str]) -> str:
-    """Texts in quotes, with commas."""
+    """Texts in quotes, with commas.
+
+    Args:
+        texts: The texts.
+
+    Returns:
+        One text, such as `'a', 'b'`.
+    """
     return ", ".join(repr(text) for text in texts)
 
 

@@ -104,13 +104,27 @@ CONVERSIONS: Final = (
 
 
 def folded(text: str) -> str:
-    """The text without case, accents, blanks and punctuation."""
+    """The text without case, accents, blanks and punctuation.
+
+    Args:
+        text: The text.
+
+    Returns:
+        Its letters and digits in lower case, by which spellings are compared.
+    """
     plain = unicodedata.normalize("NFKD", text.casefold())
     return "".join(one for one in plain if one.isalnum())
 
 
 def name_key(name: str) -> str:
-    """What a column's name comes down to: no case, no punctuation, no unit, common synonyms as one."""
+    """The key that columns of the same meaning share: their name without case, punctuation, unit and synonyms.
+
+    Args:
+        name: Name of the column.
+
+    Returns:
+        The key, such as "age" for "Alter" and "age_years".
+    """
     whole = folded(name)
     if whole in _SYNONYMS:
         return _SYNONYMS[whole]
@@ -123,12 +137,26 @@ def name_key(name: str) -> str:
 
 
 def is_missing_word(text: str) -> bool:
-    """Whether a text says that nothing is known."""
+    """Whether a text stands for a missing value.
+
+    Args:
+        text: The text; case and blanks around it do not matter.
+
+    Returns:
+        True for a word such as "n/a" or "unknown".
+    """
     return text.strip().casefold() in MISSING_WORDS
 
 
 def family_of(texts: Iterable[str]) -> str | None:
-    """The family that all texts belong to; None when there is none."""
+    """The family of spellings that all texts belong to.
+
+    Args:
+        texts: The values of a column; case and blanks around them do not matter.
+
+    Returns:
+        A name in `FAMILIES`, such as "sex"; None where no family has all of them, or there is no text.
+    """
     lowered = {text.strip().casefold() for text in texts}
     for name, meanings in FAMILIES.items():
         if lowered and lowered <= {spelt for several in meanings for spelt in several}:

@@ -128,12 +128,29 @@ class Address:
 
 
 def is_address(text: str) -> bool:
-    """Whether a table is named by the address of a database."""
+    """Whether a table is named by the address of a database.
+
+    Args:
+        text: The name of a table.
+
+    Returns:
+        True if it begins with a scheme and `://`; the rest is not checked.
+    """
     return _SCHEME.match(text) is not None
 
 
 def shown(text: str) -> str:
-    """A table's name as it may be printed: an address without its password, anything else as it is."""
+    """A table's name as it may be printed: an address without its password, anything else as it is.
+
+    Args:
+        text: The name of a table: an address, a path or a dataset.
+
+    Returns:
+        The name without secrets.
+
+    Raises:
+        ConfigError: It begins like an address and cannot be read.
+    """
     return Address.parse(text).shown() if is_address(text) else text
 
 

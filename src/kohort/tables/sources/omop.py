@@ -117,7 +117,17 @@ class _Notes:
 
 
 def split_address(text: str) -> tuple[Path, OmopOptions]:
-    """Folder and options of `omop:FOLDER?...`."""
+    """Folder and options of `omop:FOLDER?...`.
+
+    Args:
+        text: The address.
+
+    Returns:
+        The folder, as it is written, and the options.
+
+    Raises:
+        ConfigError: The address names no folder, or an option cannot be read.
+    """
     place, _, options = text.removeprefix(PREFIX).partition("?")
     if not place:
         raise ConfigError("omop: names no folder", hint=_FORM)
@@ -125,7 +135,14 @@ def split_address(text: str) -> tuple[Path, OmopOptions]:
 
 
 def omop_codebook(columns: list[str]) -> Schema:
-    """The roles that follow from the tables: `person_id` identifies, `conditions` is an item set."""
+    """The roles that follow from the tables: `person_id` identifies, `conditions` is an item set.
+
+    Args:
+        columns: The columns of the table that was made.
+
+    Returns:
+        A schema with the roles of these two, as far as they are among the columns.
+    """
     roles = {"person_id": Role.IDENTIFIER, "conditions": Role.ITEMS}
     return Schema(
         columns={name: ColumnSpec(roles=frozenset({role})) for name, role in roles.items() if name in columns}

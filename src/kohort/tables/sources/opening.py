@@ -29,7 +29,14 @@ class Source:
 
 
 def is_source(text: str) -> bool:
-    """Whether a table is named by the address of a database or as a folder of OMOP tables."""
+    """Whether a table is named by the address of a database or as a folder of OMOP tables.
+
+    Args:
+        text: The name of a table.
+
+    Returns:
+        True for an address of either kind; it may still be unreadable.
+    """
     return text.startswith(_OMOP) or is_address(text)
 
 
@@ -40,6 +47,9 @@ def read_address(text: str, *, query: str | None = None, folder: Path | None = N
         text: The address of a database, or `omop:FOLDER?options`.
         query: A SELECT statement, for a database.
         folder: Where relative paths start, if not at the current folder.
+
+    Returns:
+        The table, what is known of its columns, and notes about what was left out.
 
     Raises:
         ConfigError: The address or its options cannot be read, or a query is given for an OMOP folder.
@@ -59,7 +69,17 @@ def read_address(text: str, *, query: str | None = None, folder: Path | None = N
 
 
 def absolute(text: str) -> str:
-    """The address with a relative file or folder taken to start at the current folder."""
+    """The address with a relative file or folder taken to start at the current folder.
+
+    Args:
+        text: The address of a database, or `omop:FOLDER?options`.
+
+    Returns:
+        The address; that of a database server stays as it is.
+
+    Raises:
+        ConfigError: The text is no address.
+    """
     if text.startswith(_OMOP):
         place, mark, options = text.removeprefix(_OMOP).partition("?")
         return f"{_OMOP}{Path(place).absolute()}{mark}{options}"
@@ -68,7 +88,14 @@ def absolute(text: str) -> str:
 
 
 def source_names(texts: Sequence[str]) -> list[str]:
-    """What the sites are called that have these tables: by table if all differ, else by database, folder or file."""
+    """Name the sites that have these tables.
+
+    Args:
+        texts: The address or path of each site's table.
+
+    Returns:
+        The names of the tables if all are addresses with different tables; else of the databases, folders or files.
+    """
     tables = [Address.parse(text).table if is_address(text) else None for text in texts]
     if len(texts) > 1 and all(tables) and len(set(tables)) == len(tables):
         return [str(table) for table in tables]

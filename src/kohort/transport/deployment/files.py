@@ -222,7 +222,17 @@ def _signature(signer: Identity, purpose: Purpose, texts: dict[str, str]) -> str
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`."""
+    """Host and port of `host:port`.
+
+    Args:
+        address: The address; an IPv6 host is in brackets.
+
+    Returns:
+        The host without brackets, and the port from 1 to 65535.
+
+    Raises:
+        ConfigError: It has another form.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"{address!r} is no address", hint="Write it as host:port, for example hub.example.org:9092")
@@ -230,7 +240,14 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself."""
+    """Whether a host is this machine itself.
+
+    Args:
+        host: An IP address or a name. Names are not looked up.
+
+    Returns:
+        True for a loopback address and for the name "localhost".
+    """
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -85,7 +85,14 @@ class VerifiedHub:
 
 
 def is_hub_folder(folder: Path) -> bool:
-    """Whether a folder is a hub's."""
+    """Whether a folder is a hub's.
+
+    Args:
+        folder: Any path; it need not exist.
+
+    Returns:
+        True if it holds a `hub.toml`.
+    """
     return (folder / "hub.toml").is_file()
 
 

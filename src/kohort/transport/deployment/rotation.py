@@ -118,7 +118,22 @@ class Rotates(Protocol):
 
 
 def rotate_site(site: Rotates, *, passphrase: str | None = None) -> KeyHandover:
-    """Give a site that is not running new keys, and write what its hub must be told to `handover.json`."""
+    """Give a site that is not running new keys, and write what its hub must be told to `handover.json`.
+
+    A rotation that was interrupted goes on with the keys it had made.
+
+    Args:
+        site: The site's folder.
+        passphrase: What encrypts the site's private key, the new one as the old one; None where it is not encrypted.
+
+    Returns:
+        The hand-over, as it is in the file.
+
+    Raises:
+        ConfigError: There is no private key, the passphrase is missing or wrong, or the key signs a ledger and is not
+            of the standard suite.
+        IntegrityError: A key file is damaged.
+    """
     path = site.path
     old = load_identity(path / "identity.key", passphrase=passphrase)
     pending = path / _NEXT_IDENTITY

@@ -98,6 +98,10 @@ def require_mapping(resources: SiteResources, plan: Plan) -> None:
     A plan's mapping is never applied here; the site's own is, and its operator may have corrected it. The same holds
     for what a plan says of missing values and sets in `data.reading`.
 
+    Args:
+        resources: What the site brings into the run.
+        plan: The hub's plan.
+
     Raises:
         RefusedError: The plan has a mapping or a reading, and `site.toml` names none.
     """
@@ -115,7 +119,16 @@ def require_mapping(resources: SiteResources, plan: Plan) -> None:
 
 
 def open_chain(resources: SiteResources, ledger: SiteLedger, secret: bytes) -> Chain:
-    """The site's chain, bound to its schema and policy as every site's is."""
+    """The site's chain, bound to its schema and policy as every site's is.
+
+    Args:
+        resources: What the site brings into every run.
+        ledger: The ledger that the chain is a part of.
+        secret: The site's secret key of the chain.
+
+    Returns:
+        The chain, after all that was written before.
+    """
     policy = resources.policy
     binding = {
         "schema": resources.schema.fingerprint(),
@@ -126,7 +139,17 @@ def open_chain(resources: SiteResources, ledger: SiteLedger, secret: bytes) -> C
 
 
 def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[RequestMessage, bytes, RunStore], OpenedRun]:
-    """How this site opens a run: the checks of `site_server`, then a site with the plan's approved."""
+    """How this site opens a run: the checks of `site_server`, then a site with the plan's approved.
+
+    Args:
+        resources: What the site brings into every run.
+        ledger: Where it writes what leaves.
+
+    Returns:
+        A function of the request, the plan as bytes and the stored run. It raises a RefusedError for a plan that the
+        operator did not approve, that this kohort cannot read or reads differently, or that does not fit the site's
+        schema, mapping or limits.
+    """
 
     def open_run(incoming: RequestMessage, plan: bytes, store: RunStore) -> OpenedRun:
         raw = _checked_plan(plan, incoming.plan_hash)
@@ -169,6 +192,7 @@ def run_opener(resources: SiteResources, ledger: SiteLedger) -> Callable[[Reques
         site.openings = resources.openings
         site.releases = resources.releases
         site.unused = _unused(frame, schema, read)
+        site.before = _before(resources, schema) if arriving is None else None
         tasks = tuple(dict.fromkeys(step.task for step in approved.contract if step.task != DESCRIBE.name))
         resources.limit(tasks, not store.plan)
         pinned = _pinned_roster(resources, peers, store)
@@ -224,6 +248,13 @@ def _table(resources: SiteResources, schema: Schema, plan: Plan) -> SiteTable:
     asked_of = frame.columns if plan.data.missing == "drop" else [str(schema.target)]
     low = consenting_rows(frame.head(resources.low or 0), schema.consent).drop_nulls(asked_of).height
     return SiteTable(rows, 0, rows.height, low=low, low_by_row=resources.low_by_row)
+
+
+def _before(resources: SiteResources, schema: Schema) -> SiteTable:
+    """The rows with consent, before those without a target or another value are left out."""
+    frame = resources.frame.select(list(schema.columns))
+    rows, low = consenting_rows(frame, schema.consent), consenting_rows(frame.head(resources.low or 0), schema.consent)
+    return SiteTable(rows, 0, rows.height, low=low.height, low_by_row=resources.low_by_row)
 
 
 def _unused(frame: pl.DataFrame, schema: Schema, plan: Plan) -> dict[str, UnusedRows]:

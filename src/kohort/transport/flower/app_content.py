@@ -77,7 +77,7 @@ class Checked:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing but that it came."""
+        """Whether the reply has no arrays and no numbers."""
         return not self.arrays and not self.numbers
 
     def payload(self) -> bytes:

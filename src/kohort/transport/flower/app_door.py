@@ -319,7 +319,7 @@ def door_mod(
 
 
 def guarded(app: ClientApp, mod: Mod) -> ClientApp:
-    """An app behind a mod that nothing of the app stands outside of: its own mods and its lifespan neither.
+    """Wrap an app so that all its mods and its lifespan run inside the door's mod.
 
     Args:
         app: Somebody else's app.

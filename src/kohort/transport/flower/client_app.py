@@ -49,7 +49,14 @@ def client_app(answer: Callable[[bytes], bytes]) -> ClientApp:
 
 
 def message_content(data: bytes) -> RecordDict:
-    """What a Flower message holds to carry `data`."""
+    """The content of a Flower message that carries bytes; `message_bytes` reads them.
+
+    Args:
+        data: A signed message of kohort's.
+
+    Returns:
+        One record with the bytes, and nothing else.
+    """
     from flwr.app import ConfigRecord, RecordDict
 
     return RecordDict({_RECORD: ConfigRecord({_FIELD: data})})

@@ -22,7 +22,14 @@ ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
 
 
 def quiet(home: Path) -> dict[str, str]:
-    """The environment Flower runs in: no telemetry, no update checks, no installs, its files under `home`."""
+    """The environment Flower runs in: no telemetry, no update checks, no installs.
+
+    Args:
+        home: Where Flower keeps its files.
+
+    Returns:
+        The variables to set, by name.
+    """
     return {
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

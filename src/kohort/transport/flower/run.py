@@ -40,7 +40,7 @@ class FlowerRun:
         """The nodes that are connected now, with their keys.
 
         Flower takes a node for connected up to a minute after its last heartbeat. One that let a deadline pass and was
-        not heard of since does not count: nobody waits for the dead twice.
+        not heard of since does not count: it is not waited for again.
         """
         here = {node.node_id: node for node in self._grid.get_nodes()}
         for number in list(self._silent):
@@ -110,7 +110,19 @@ def _give_up_at(ends: float) -> None:
 
 @contextmanager
 def flower_run(connection: Connection, *, superexec: bytes) -> Iterator[FlowerRun]:
-    """Begin a run at the SuperLink and be its server side; the run ends with the block."""
+    """Begin a run at the SuperLink and be its server side; the run ends with the block.
+
+    Args:
+        connection: How to reach the SuperLink.
+        superexec: The SuperLink's secret for whoever runs its tasks.
+
+    Yields:
+        The run. The SuperLink notes it as completed, or as failed where the block raises.
+
+    Raises:
+        SiteError: The SuperLink cannot be reached, refuses, or gave the run to another server.
+        ConfigError: Flower is not installed.
+    """
     require_flower()
     from flwr.common.constant import SubStatus
     from flwr.common.serde import fab_to_proto, run_from_proto

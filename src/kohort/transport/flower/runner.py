@@ -54,7 +54,19 @@ HEARTBEAT_AFTER = 5.0
 def supernode_command(
     *, superlink: str, port: int, secret: Path, ca: Path | None, key: Path | None, retries: int
 ) -> list[str]:
-    """The command that starts a site's SuperNode: connected to the hub, its Runtime API on loopback only."""
+    """The command that starts a site's SuperNode: connected to the hub, its Runtime API on loopback only.
+
+    Args:
+        superlink: The hub's address, `host:port`.
+        port: The port of the Runtime API.
+        secret: The file with the secret that the Runtime API asks for.
+        ca: The certificate of the hub's authority; None for a connection without TLS.
+        key: The site's private node key; None where the hub knows no nodes by key.
+        retries: How often a lost connection is tried again.
+
+    Returns:
+        The program and its arguments. No secret is among them, only paths.
+    """
     trust = ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
     if key is not None:
         trust += ["--auth-supernode-private-key", str(key)]

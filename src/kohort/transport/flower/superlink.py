@@ -57,7 +57,18 @@ class _Secret:
 
 
 def runtime_client(kind: Any, connection: Connection, *more: Any, name: str = "flwr CLI", retry: Any = None) -> Any:
-    """A client of one of the SuperLink's APIs that shows the hub's secret."""
+    """A client of one of the SuperLink's APIs that shows the hub's secret.
+
+    Args:
+        kind: Flower's class of the client.
+        connection: How to reach the SuperLink.
+        more: Interceptors of requests, after kohort's own.
+        name: The component of Flower that the client says it is.
+        retry: Flower's rule for failed requests; None to try once.
+
+    Returns:
+        The client. The caller closes it.
+    """
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     return kind.from_server_address(
@@ -71,7 +82,18 @@ def runtime_client(kind: Any, connection: Connection, *more: Any, name: str = "f
 
 @contextmanager
 def control_client(connection: Connection) -> Iterator[Any]:
-    """A client of the Control API; whatever goes wrong there is one error."""
+    """A client of the Control API, closed at the end of the block.
+
+    Args:
+        connection: How to reach the SuperLink.
+
+    Yields:
+        The client.
+
+    Raises:
+        SiteError: The SuperLink cannot be reached, or refused a request of the block.
+        ConfigError: Flower is not installed.
+    """
     require_flower()
     import httpx
     from flwr.supercore.control import ControlHttpClient
@@ -90,7 +112,18 @@ def control_client(connection: Connection) -> Iterator[Any]:
 
 
 def register_node(connection: Connection, key: bytes) -> int:
-    """Let the node with this public key (PEM) connect; known ones stay as they are."""
+    """Let the node with this public key connect; a known one stays as it is.
+
+    Args:
+        connection: How to reach the SuperLink.
+        key: The node's public key, PEM.
+
+    Returns:
+        The node's number.
+
+    Raises:
+        SiteError: The SuperLink cannot be reached, or refused.
+    """
     from flwr.proto.control_pb2 import RegisterNodeRequest
 
     for node in node_states(connection):
@@ -101,7 +134,18 @@ def register_node(connection: Connection, key: bytes) -> int:
 
 
 def unregister_node(connection: Connection, key: bytes) -> bool:
-    """Let it connect no more; whether it was known."""
+    """Let the node with this public key connect no more.
+
+    Args:
+        connection: How to reach the SuperLink.
+        key: The node's public key, PEM.
+
+    Returns:
+        Whether the node was known.
+
+    Raises:
+        SiteError: The SuperLink cannot be reached, or refused.
+    """
     from flwr.proto.control_pb2 import UnregisterNodeRequest
 
     for node in node_states(connection):
@@ -113,7 +157,18 @@ def unregister_node(connection: Connection, key: bytes) -> bool:
 
 
 def node_states(connection: Connection) -> list[dict[str, Any]]:
-    """Every node the SuperLink knows: number, key, status, since when."""
+    """Every node that may connect.
+
+    Args:
+        connection: How to reach the SuperLink.
+
+    Returns:
+        Per node its number, public key (PEM), status, when it last connected (`since`), and until when it counts as
+        online (`until`).
+
+    Raises:
+        SiteError: The SuperLink cannot be reached, or refused.
+    """
     from flwr.proto.control_pb2 import ListNodesRequest
 
     with control_client(connection) as client:

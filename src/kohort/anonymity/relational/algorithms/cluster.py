@@ -39,7 +39,16 @@ GROWTH = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 
 
 def block_rows(rows: int, k: int, columns: int = COLUMNS) -> int:
-    """Rows of a block: as many as the work allows, and enough for some clusters."""
+    """Rows of a block that is clustered by itself.
+
+    Args:
+        rows: Rows of the table.
+        k: Rows of a class.
+        columns: Number of quasi-identifiers; more of them make smaller blocks.
+
+    Returns:
+        As many rows as the work allows, and enough for some clusters.
+    """
     pairs = PAIRS * COLUMNS // max(columns, COLUMNS)
     return max(CLUSTERS_A_BLOCK * k, min(LARGEST_BLOCK, pairs // max(rows, 1)))
 
@@ -51,6 +60,9 @@ def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = No
         problem: The coded table and the rule.
         block: Rows of a block; chosen by `block_rows` when None.
         jobs: Threads that work on blocks in parallel; all cores when None.
+
+    Returns:
+        Classes that meet the rule; the same for any number of threads.
     """
     from kohort.anonymity.compiled import first_call
     from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters

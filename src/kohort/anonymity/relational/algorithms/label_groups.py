@@ -30,7 +30,14 @@ ROUNDS = 16
 
 
 def too_large(problem: Problem) -> bool:
-    """Whether a table has too many cells for groups to be looked for."""
+    """Whether a table has too many cells for groups to be looked for.
+
+    Args:
+        problem: The coded table.
+
+    Returns:
+        True above `MOST_CELLS` cells; `by_groups` then returns None.
+    """
     return problem.table.rows * len(problem.table.columns) > MOST_CELLS
 
 

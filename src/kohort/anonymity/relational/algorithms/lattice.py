@@ -65,6 +65,10 @@ def lattice(
         steps: The hierarchy levels of each quasi-identifier.
         node_budget: Nodes to visit best first.
         suppression_limit: Largest share of the rows that may be suppressed, and only if they must be.
+
+    Returns:
+        The classes, the suppressed rows, and how many nodes were visited. Suppressed rows are the last class of the
+        partition.
     """
     table = problem.table
     walk = _Walk.start(problem, steps)
@@ -83,7 +87,16 @@ def lattice(
 
 
 def node_classes(problem: Problem, steps: Sequence[HierarchyLevels], node: Sequence[int]) -> tuple[Partition, int]:
-    """The groups of one node as classes, and how many rows are in groups that do not meet the rule."""
+    """The groups of one node as classes.
+
+    Args:
+        problem: The coded table and the rule.
+        steps: The hierarchy levels of each quasi-identifier.
+        node: The level of each quasi-identifier, 0 for its values.
+
+    Returns:
+        The classes, and how many rows are in groups that do not meet the rule.
+    """
     walk = _Walk.start(problem, steps)
     groups, _ = walk.look(node)
     partition = Partition.of_labels(walk.scratch[2])

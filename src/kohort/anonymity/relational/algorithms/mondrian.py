@@ -48,6 +48,9 @@ def mondrian(
         dimensions: Quasi-identifiers that may be cut on; all when None.
         stop_rows: A part of at most this many rows is not cut any further.
 
+    Returns:
+        Classes that meet the rule, if the table as a whole does.
+
     Raises:
         ConfigError: The split is unknown, or a dimension is no quasi-identifier.
     """
@@ -93,10 +96,15 @@ def cut_classes(problem: Problem, partition: Partition, *, least: int = 0, only:
 
 
 def thesis_mondrian(problem: Problem) -> Partition:
-    """Mondrian of Saleh (2022): widest relative span first, numbers cut at the median, categories by halves of the
-    value set.
+    """Mondrian of Saleh (2022).
 
-    The categories of the problem must be coded by value.
+    The column of the widest relative span is cut first: numbers at the median, categories by halves of the value set.
+
+    Args:
+        problem: The table, whose categories must be coded by value (`code_table(..., by_value=True)`), and the rule.
+
+    Returns:
+        Classes that meet the rule, if the table as a whole does.
     """
     from kohort.anonymity.relational.algorithms.mondrian_kernel import thesis_partition
 

@@ -58,14 +58,30 @@ LEAST = 1e-9
 
 
 def too_many_pairs(rows: int, classes: int) -> tuple[str, ...]:
-    """A note that `refine` leaves the classes as they are, for a table on which it would take too long."""
+    """A note for the user where the table is too large for `refine`, which then leaves the classes as they are.
+
+    Args:
+        rows: Rows of the table.
+        classes: How many classes there are.
+
+    Returns:
+        One sentence; none where `refine` runs.
+    """
     if rows * classes <= PAIRS:
         return ()
     return (f"rows were not moved between classes to lower the loss: {rows:,} rows x {classes:,} classes is too many",)
 
 
 def few_pairs(problem: Problem, partition: Partition) -> bool:
-    """Whether `refine` is quick enough to try it on several partitions of a table."""
+    """Whether `refine` is quick enough to try it on several partitions of a table.
+
+    Args:
+        problem: The coded table.
+        partition: One of the partitions.
+
+    Returns:
+        True up to `PAIRS_OVERSPENT` pairs of a row and a class.
+    """
     return problem.table.rows * partition.count <= PAIRS_OVERSPENT
 
 
@@ -121,6 +137,9 @@ def passes(rows: int, classes: int, *, sizes_alone: bool) -> int:
         rows: Rows of the table.
         classes: How many classes there are.
         sizes_alone: Whether the rule asks for k rows alone.
+
+    Returns:
+        2 for a small table, down to 0.
     """
     pairs = min(PAIRS, PAIRS_OF_SIZES) if sizes_alone else PAIRS
     return min(PASSES, pairs // max(rows * classes, 1)) if classes > 1 else 0

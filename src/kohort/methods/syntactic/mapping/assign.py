@@ -140,6 +140,10 @@ def map_rows(
         tree: What stands above the items: a code that no class names goes by the lowest published label above it.
         prefer: The class of each row that wins a tie, -1 for none.
 
+    Returns:
+        For each row the class that costs it least, its site, the loss, how many classes were legitimate, and how many
+        conditions are broken if none was.
+
     Raises:
         DataError: The rows lack a column, or `prefer` has another length.
         ConfigError: Weights are incomplete or out of range.
@@ -175,7 +179,23 @@ def costs(
     item_weights: Mapping[str, float] | None = None,
     tree: CodeTree | None = None,
 ) -> tuple[Integers, Floats]:
-    """What each row would get in a class that is given: conditions broken, and loss, to compare with `map_rows`."""
+    """What each row would get in a class that is given, to compare with `map_rows`.
+
+    Args:
+        frame: Rows with values as they are.
+        mapping: The classes.
+        class_of: The class of each row, numbered as in `mapping`.
+        weights: As for `map_rows`.
+        item_weights: As for `map_rows`.
+        tree: As for `map_rows`.
+
+    Returns:
+        How many conditions of its class each row breaks, [rows], and its loss there, [rows].
+
+    Raises:
+        DataError: `class_of` has another length or names no class, or the rows lack a column.
+        ConfigError: Weights are incomplete or out of range.
+    """
     from kohort.methods.syntactic.mapping.kernel import class_costs
 
     joint = union([mapping]) if isinstance(mapping, SiteMapping) else mapping
@@ -195,7 +215,15 @@ def generalised(
 ) -> pl.DataFrame:
     """The rows as the model is fed them: the cells of their class, and for the items the labels that hold them.
 
-    Items under no label of the class are left out, as items are that a site suppressed. Other columns stay as they are.
+    Args:
+        frame: Rows with values as they are.
+        mapping: The classes.
+        mapped: The class of each row, as `map_rows` found it.
+        tree: As for `map_rows`.
+
+    Returns:
+        The table with cells as text and lists of labels. Items under no label of the class are left out, as items are
+        that a site suppressed. Other columns stay as they are.
     """
     from kohort.methods.syntactic.mapping.kernel import labels_of_rows
 

@@ -60,10 +60,12 @@ def mapping_of(
         classes: Class of each row, numbered from 0; without it, rows with the same quasi-identifier cells are a class,
             numbered by first occurrence.
         members: What an item label stands for, where neither its text (`{a, b}`, an item) nor the hierarchy of the
-            items
-            column says so.
+            items column says so.
         hierarchies: The hierarchies that labels come from.
         domain: Values that cells are measured against; without it, all released cells.
+
+    Returns:
+        The mapping. It tells nothing that the released rows do not.
 
     Raises:
         ConfigError: Neither quasi-identifiers nor items in classes are named, or a label has no hierarchy.
@@ -107,6 +109,12 @@ def mapping_of(
 
 def union(mappings: Sequence[SiteMapping]) -> JointMapping:
     """The classes of all mappings.
+
+    Args:
+        mappings: The mappings; a site that published two data versions has one for each.
+
+    Returns:
+        The classes, numbered through in the order of the mappings.
 
     Raises:
         ConfigError: No mapping is given.

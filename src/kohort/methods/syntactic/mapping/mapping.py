@@ -203,7 +203,14 @@ def _readable(text: str | None, column: QuasiColumn) -> bool:
 
 
 def number_of(text: str) -> float | None:
-    """The finite number a text stands for, if it does."""
+    """The finite number a text stands for.
+
+    Args:
+        text: The text of a cell or of a member.
+
+    Returns:
+        The number; None for any other text, "nan" and "inf" among them.
+    """
     try:
         value = float(text)
     except ValueError:

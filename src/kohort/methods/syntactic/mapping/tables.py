@@ -104,7 +104,21 @@ def class_table(
     item_weights: Mapping[str, float] | None,
     tree: CodeTree | None = None,
 ) -> ClassTable:
-    """The arrays of a mapping under these weights; `tree` is what stands above the items."""
+    """The arrays of a mapping under these weights.
+
+    Args:
+        mapping: The classes.
+        weights: One weight between 0 and 1 for each quasi-identifier and for the items; None for the default of
+            `column_weights`.
+        item_weights: One weight per item; 1 for those without one.
+        tree: What stands above the items; None where codes that no class names count as unknown.
+
+    Returns:
+        The classes in the order of their relational loss.
+
+    Raises:
+        ConfigError: Weights are incomplete, out of range or of an unknown column.
+    """
     by_column, items_weight = column_weights(mapping, weights)
     cells = [_cells(column, line) for column, line in zip(mapping.columns, mapping.cells, strict=True)]
     loss = np.zeros(mapping.count)
@@ -122,7 +136,14 @@ def class_table(
 
 
 def column_ncp(mapping: JointMapping) -> dict[str, float]:
-    """NCP of each quasi-identifier: the mean over the rows of all classes (eq. 1)."""
+    """NCP of each quasi-identifier (eq. 1): the mean over the rows of all classes.
+
+    Args:
+        mapping: The classes.
+
+    Returns:
+        By column a number from 0 (values as they are) to 1 (suppressed).
+    """
     table = class_table(mapping, weights=None, item_weights=None)
     rows = mapping.sizes[table.order]
     return {
@@ -132,7 +153,20 @@ def column_ncp(mapping: JointMapping) -> dict[str, float]:
 
 
 def column_weights(mapping: JointMapping, weights: Mapping[str, float] | None) -> tuple[Floats, float]:
-    """The weight of each quasi-identifier and of the items; by default 1 / columns each, and 1 for the items."""
+    """The weight of each quasi-identifier and of the items.
+
+    Args:
+        mapping: The classes, which say what the columns are.
+        weights: A weight between 0 and 1 for every quasi-identifier, and for the items where there are any. None: 1 /
+            number of quasi-identifiers each, and 1 for the items.
+
+    Returns:
+        The weights in the order of the columns, and the weight of the items; 0 where they are given and there are no
+        items.
+
+    Raises:
+        ConfigError: A weight is missing, out of range, or of an unknown column.
+    """
     names = [column.name for column in mapping.columns]
     if weights is None:
         return np.full(len(names), 1.0 / max(len(names), 1)), 1.0
@@ -230,10 +264,19 @@ def _reordered(cells: NumberCells | CategoryCells, order: Integers) -> NumberCel
 def label_table(
     groups: ItemGroups, order: Integers, item_weights: Mapping[str, float], tree: CodeTree | None = None
 ) -> LabelTable:
-    """The labels of the classes in this order.
+    """The labels of the classes, and for each item the classes that hold it.
 
-    An item without a weight has weight 1: what was not ranked is not taken to be unimportant. With a tree, a label that
-    stands for codes which no class names is an item too: such a code goes by the lowest label above it.
+    An item without a weight has weight 1: what was not ranked is not taken to be unimportant.
+
+    Args:
+        groups: The labels, what each stands for, and those of each class.
+        order: The numbers of the classes, in the order in which they are tried.
+        item_weights: One weight per item.
+        tree: What stands above the items. With it, a label that stands for codes which no class names is an item too
+            (`unseen_item`): such a code goes by the lowest label above it.
+
+    Returns:
+        The table; classes in it are places in `order`.
     """
     size = np.array([len(held) for held in groups.members], np.int64)
     means = [float(np.mean([item_weights.get(item, 1.0) for item in held])) for held in groups.members]
@@ -264,7 +307,14 @@ def label_table(
 
 
 def unseen_item(label: str) -> str:
-    """The item that stands for all codes below a label which no class names; no code has such a text."""
+    """The item that stands for all codes below a label which no class names.
+
+    Args:
+        label: The text of the label.
+
+    Returns:
+        A text that no code has.
+    """
     return f"\0{label}"
 
 

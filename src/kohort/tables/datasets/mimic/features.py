@@ -166,11 +166,19 @@ def feature_names() -> tuple[str, ...]:
 
 
 def measurements(events: pl.LazyFrame, stays: pl.DataFrame) -> pl.DataFrame:
-    """Stay, variable, hours since the stay began, and value, of the events that can be used.
+    """Find the measurements of the variables among the events of a MIMIC-III database.
 
-    `events` has hadm_id, icustay_id (null where it is not known), itemid, charttime, value, valuenum, and error (1: not
-    to be used). `stays` has hadm_id, icustay_id, intime and outtime. An event without a stay belongs to its admission's
-    stay that it falls into; an event of another stay than the one it names is not used.
+    An event without a stay belongs to the stay of its admission that it falls into; one that names another stay is left
+    out. Events with an error mark, events outside the stay or its first `HOURS` hours, and implausible values are left
+    out too.
+
+    Args:
+        events: Rows of hadm_id, icustay_id (null where it is not known), itemid, charttime, value, valuenum and error
+            (1: not to be used).
+        stays: Rows of hadm_id, icustay_id, intime and outtime.
+
+    Returns:
+        Columns stay, variable, hours (since the stay began) and value (in the variable's unit), sorted by these.
     """
     known = pl.DataFrame(
         _items(), schema={"itemid": pl.Int64, "variable": pl.String, "scale": pl.Float64, "offset": pl.Float64}
@@ -209,7 +217,14 @@ def measurements(events: pl.LazyFrame, stays: pl.DataFrame) -> pl.DataFrame:
 
 
 def stay_features(found: pl.DataFrame) -> pl.DataFrame:
-    """The 714 features, one row per stay that has a measurement; the first column is `stay`."""
+    """The 714 features, one row per stay that has a measurement; the first column is `stay`.
+
+    Args:
+        found: Measurements, from `measurements`.
+
+    Returns:
+        The table, by stay; null where a variable was not measured in a part of the stay, but 0 for its count.
+    """
     ends = found.with_columns(
         first=pl.col("hours").min().over("stay", "variable"), last=pl.col("hours").max().over("stay", "variable")
     )
@@ -245,7 +260,15 @@ def stay_features(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def first_values(found: pl.DataFrame, variable: str) -> pl.DataFrame:
-    """The first value of a variable in each stay: `stay` and the variable."""
+    """The first value of a variable in each stay.
+
+    Args:
+        found: Measurements, from `measurements`.
+        variable: Name of the variable.
+
+    Returns:
+        Columns `stay` and one named like the variable; only stays that have a value.
+    """
     own = found.filter(pl.col("variable") == variable).sort("stay", "hours", "value")
     return own.group_by("stay", maintain_order=True).agg(pl.col("value").first().alias(variable))
 

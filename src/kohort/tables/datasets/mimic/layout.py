@@ -18,7 +18,10 @@ SUBFOLDER = "mimic3"
 
 
 def find_mimic3(root: Path) -> dict[str, Path] | None:
-    """Find the files of the layout in `root` or in its folder `mimic3`.
+    """Find the files of the layout in a folder or in its folder `mimic3`, which comes first.
+
+    Args:
+        root: The folder.
 
     Returns:
         The files by table; None if one of the four needed tables is missing.
