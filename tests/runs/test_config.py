@@ -209,7 +209,11 @@ CHANGED: dict[str, Any] = {
     "method.metric": "gram", "method.monotone": {"a": "up"},
     "method.dp": {"epsilon": 2.0, "delta": 1e-6}, "method.secure": {"sum": "bfv"},
 }  # fmt: skip
-CHOSEN: dict[str, Any] = {"sites.alpha": {"sites": {"split": "dirichlet"}}}
+CHOSEN: dict[str, Any] = {
+    "sites.alpha": {"sites": {"split": "dirichlet"}}, "sites.low_risk": {"method": {"name": "hybrid"}},
+    "data.validation": {"train": {"reject": 3.0}}, "train.state": {"train": {"optimizer": "momentum"}},
+    "train.momentum": {"train": {"optimizer": "momentum"}},
+}  # fmt: skip
 """What else a plan must say for a key to be read."""
 
 

@@ -220,7 +220,7 @@ def _filled(
 def reads(config: Hybrid) -> Reads:
     """Of `[train]`, what the phases leave open; how the hub chooses and aggregates, where a phase is run with it."""
     own = {f"train.{name}" for name in _PHASE_KEYS if all(getattr(phase, name) is not None for phase in config.phases)}
-    keys = LOCAL_TRAINING - own | CORRECTION | NETWORK
+    keys = LOCAL_TRAINING - own | CORRECTION | NETWORK | _of_sites(config)
     with_hub = [phase for phase in config.phases if phase.kind == "server"]
     if config.secure is not None:
         own_updates = SELECTION | AGGREGATION | CORRECTION
@@ -232,6 +232,11 @@ def reads(config: Hybrid) -> Reads:
     if any(phase.dp is None or phase.dp.mechanism != "hub" for phase in with_hub):
         keys |= AGGREGATION
     return Reads(keys)
+
+
+def _of_sites(config: Hybrid) -> frozenset[str]:
+    """Keys of `[sites]`: what the phases need, and which rows judge."""
+    return needs(config) | ({"sites.low_risk"} if config.judge is not None else frozenset())
 
 
 def needs(config: Hybrid) -> frozenset[str]:
