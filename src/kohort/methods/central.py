@@ -92,9 +92,9 @@ def contract(approved: ApprovedPlan) -> Contract:
 
 
 def reads(config: Central) -> Reads:
-    """No site trains, so none is chosen, and no update is judged against others."""
+    """No site trains, so none is chosen, and no update is judged against others or averaged with them."""
     del config
-    return Reads(FEDERATED_ROUNDS - SELECTION - {"train.reject"} | NETWORK)
+    return Reads(FEDERATED_ROUNDS - SELECTION - {"train.reject", "train.aggregate"} | NETWORK)
 
 
 METHOD = Method(

@@ -13,15 +13,12 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
-
-from annotated_types import Ge, Gt, Le, Lt
+from typing import Any, Final
 
 from kohort.errors import ConfigError, nearest
 from kohort.methods.registry import find_method, methods
 from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.policy import Policy
-from kohort.protocol.faults import Faults
 from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection, TrainSection
 from kohort.runs.plan import default_method as defaults
 from kohort.runs.plan import reading
@@ -39,9 +36,6 @@ from kohort.runs.plan.overrides import (
 )
 from kohort.runs.plan.sections import DEPLOYED, DataSection, SitesSection
 from kohort.runs.plan.validation import validated
-from kohort.tables.dialect import ReadingOptions
-from kohort.tables.harmonise.mapping import TableMapping
-from kohort.tables.sources.addresses import refuse_password
 from kohort.toml import read_toml
 
 __all__ = [

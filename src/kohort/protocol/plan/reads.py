@@ -55,6 +55,9 @@ ARRIVALS = frozenset({"sites.arrive"})
 class Reads:
     """What a method reads of `[train]`, `[model]` and `[sites]` under one config.
 
+    Of `[method]` it reads everything but `unread`, and but how many sites may collude in sums that are in clear. A
+    method that shares a secret among sites there, too, lists that key.
+
     Example:
         >>> Reads(ROUNDS | LOCAL_TRAINING | NETWORK, when="with method.secure").keys >= {"train.lr"}
         True

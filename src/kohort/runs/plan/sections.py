@@ -132,8 +132,10 @@ class SitesSection:
             keys |= {"split"} if kind == "files" else set()
         else:
             keys |= {"split", "faults"}
-            keys |= {"files": set[str](), "column": {"min_rows"}}.get(kind, {"min_rows", "count", "clusters"})
-            keys |= {"clusters"} if isinstance(self.clusters, str) and kind != "files" else set()
+            keys |= {"files": set[str](), "column": {"min_rows"}}.get(kind, {"min_rows", "count"})
+            # Sites by the values of a column stay as they are: a number of clusters only groups them. With files, that
+            # rows cannot be dealt out has an error of its own.
+            keys |= set() if kind == "column" and isinstance(self.clusters, int) else {"clusters"}
             keys |= {"alpha"} if kind == "dirichlet" else set()
         return frozenset(f"sites.{key}" for key in keys)
 
