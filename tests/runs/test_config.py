@@ -280,6 +280,8 @@ def test_the_schema_knows_every_method(method: str, validator: jsonschema.Draft2
     [
         {},
         {"method": {}},
+        {"method": {"bins": 16}},
+        {"method": {"steps": 2}, "model": {"kind": "trees"}},
         {"train": {"stop": {"metric": "loss", "patience": 3, "min_delta": 0.1}}},
         {"sites": {"split": "dirichlet", "alpha": [5.0, 5.0, 1.0], "clusters": "labels"}},
         {"data": {"table": ["a.csv", "b.csv"], "test": "c.csv", "bounds": {"a": [0, 1]}}},
