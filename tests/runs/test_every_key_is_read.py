@@ -305,7 +305,6 @@ def of_oneshot() -> Iterator[Try]:
     for name, value in {"lambda": 0.1, "min_cell": 30, "activation": "softplus", "folds": 3, "min_rows": 30,
                         "seed": 3, "precision": 8}.items():  # fmt: skip
         yield Try(f"{place}.{name}", value, bins)
-    yield Try(f"{place}.min_rows", 30)
     yield Try(f"{place}.degree", 16384)
     yield from budget("method.dp", **{"method.dp.epsilon": 8.0})
     yield from sums()

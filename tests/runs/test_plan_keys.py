@@ -306,9 +306,6 @@ def test_card_and_stored_plan_hold_only_what_ran(plan_file: Path, tmp_path: Path
 # Keys that other keys of the same plan leave unread
 
 
-SUMMED: dict[str, Any] = {"name": "oneshot", "secure": {"sum": "masks"}}
-
-
 @pytest.mark.parametrize(
     ("method", "sections", "key"),
     [
@@ -334,7 +331,6 @@ SUMMED: dict[str, Any] = {"name": "oneshot", "secure": {"sum": "masks"}}
         ({"name": "oneshot", "oneshot": {"scale": 2.0, "seed": 1, "columns": 3}}, {}, "columns, .*scale, .*seed"),
         ({"name": "oneshot", "oneshot": {"folds": 3}}, {}, "method.oneshot.folds"),
         ({"name": "oneshot", "oneshot": {"degree": 8192}}, {}, "method.oneshot.degree"),
-        ({**SUMMED, "oneshot": {"min_rows": 9}}, {}, "method.oneshot.min_rows"),
         ({"name": "oneshot", "oneshot": {"features": "bins", "activation": "softplus"}}, {}, "oneshot.activation"),
         ({"name": "oneshot", "dp": {"average": 0.5}}, {}, "method.dp.average"),
         ({"name": "oneshot", "dp": {"lower_rate": True}}, {}, "method.dp.lower_rate"),

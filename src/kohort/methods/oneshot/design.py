@@ -150,8 +150,6 @@ def _unread_of_sums(config: OneShot) -> dict[str, str]:
     found = {"method.oneshot.degree": 'mode is not "paper"'}
     if section.statistics_to == "peers":
         found["method.oneshot.min_sites"] = "peers exchange statistics as they are"
-    elif config.secure.sum != "none":
-        found["method.oneshot.min_rows"] = "a secure sum hides sites of any size"
     return found
 
 
