@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from kohort.methods.registry import find_method
 from kohort.protocol.plan.phases import SecureSumSection
 from kohort.protocol.plan.reads import unread_by_optimizers
-from kohort.runs.plan.sections import DEPLOYED
-
-if TYPE_CHECKING:
-    from kohort.runs.config import Plan
+from kohort.protocol.plan.sections import ModelSection, TrainSection
+from kohort.runs.plan.sections import DEPLOYED, SitesSection
 
 __all__ = ["at_default", "read_keys", "reasons", "unread_keys"]
 
@@ -20,7 +18,31 @@ _DEALT: Final = frozenset({"sites.low_risk", "sites.clusters"})
 """What real sites say themselves, in their site.toml."""
 
 
-def read_keys(plan: Plan, engine: str) -> frozenset[str]:
+class Sections(Protocol):
+    """What of a plan decides which of its keys are read."""
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+
+    @property
+    def config(self) -> Any:
+        """`[method]`."""
+
+    @property
+    def model(self) -> ModelSection:
+        """`[model]`."""
+
+    @property
+    def train(self) -> TrainSection:
+        """`[train]`."""
+
+    @property
+    def sites(self) -> SitesSection:
+        """`[sites]`."""
+
+
+def read_keys(plan: Sections, engine: str) -> frozenset[str]:
     """Which keys of `[sites]`, `[model]` and `[train]` are read.
 
     Args:
@@ -38,7 +60,7 @@ def read_keys(plan: Plan, engine: str) -> frozenset[str]:
     return read | ({"sites.alpha"} if "sites.low_risk" in read and plan.sites.skews_risk else set())
 
 
-def unread_keys(plan: Plan) -> Mapping[str, str]:
+def unread_keys(plan: Sections) -> Mapping[str, str]:
     """Keys of `[method]` and `[data]` that are not read, whether or not the plan gives them.
 
     Args:
@@ -58,7 +80,7 @@ def unread_keys(plan: Plan) -> Mapping[str, str]:
     return found
 
 
-def reasons(plan: Plan) -> Mapping[str, str]:
+def reasons(plan: Sections) -> Mapping[str, str]:
     """Why keys are not read, by dotted name, in the words of an error; keys without an entry need no reason.
 
     Args:
@@ -91,7 +113,7 @@ def _has_default(config: Any, path: list[str]) -> bool:
     return bool(getattr(config, item.name) == usual)
 
 
-def _unread_in_training(plan: Plan) -> Mapping[str, str]:
+def _unread_in_training(plan: Sections) -> Mapping[str, str]:
     """Keys of `[train]` that no optimizer of the plan reads."""
     phases = find_method(plan.method).phases(plan.config, plan.train)
     return unread_by_optimizers({phase.train.optimizer for phase in phases} or {plan.train.optimizer})
