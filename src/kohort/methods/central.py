@@ -92,9 +92,9 @@ def contract(approved: ApprovedPlan) -> Contract:
 
 
 def reads(config: Central) -> Reads:
-    """No site trains, so none is chosen, and no update is judged against others or averaged with them."""
+    """No site trains, so none is chosen, and no update is judged against others."""
     del config
-    return Reads(FEDERATED_ROUNDS - SELECTION - {"train.reject", "train.aggregate"} | NETWORK)
+    return Reads(FEDERATED_ROUNDS - SELECTION - {"train.reject"} | NETWORK)
 
 
 METHOD = Method(

@@ -16,7 +16,7 @@ from kohort.models.rows import encode_rows
 from kohort.runs.config import load_plan
 from kohort.runs.run import run
 
-BUDGET = {"epsilon": 8.0, "delta": 1e-5, "allow_large_delta": True}
+BUDGET = {"epsilon": 8.0, "delta": 1e-5, "allow_large_delta": True, "clip": 1.0}
 
 
 def table(rows: int = 1200) -> pl.DataFrame:

@@ -112,7 +112,6 @@ def unread_keys(config: Additive) -> dict[str, str]:
         The reason for each, by its dotted name.
     """
     found = dict.fromkeys(("method.dp.average", "method.dp.lower_rate"), "steps and mean of noisy sums are fixed")
-    found["method.dp.clip"] = "residuals are bounded by the answers of the plan"
     if config.dp is not None:
         found |= dict.fromkeys(
             ("method.ridge", "method.smooth"), "with a budget the noise says how far values are pulled"
