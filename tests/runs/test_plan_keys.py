@@ -370,6 +370,10 @@ def test_keys_that_others_ask_for_are_read() -> None:
         ({"name": "fedavg", "secure": {"sum": "none", "colluders": 2}, "dp": {}}, {}),
         ({"name": "hybrid", "judge": {"rows": "high", "epsilon": 2.0}}, {"sites": {"low_risk": 0.4}}),
         ({"name": "fedavg"}, {"sites": {"clusters": 2}}),
+        ({"name": "partial", "secure": {"sum": "none", "colluders": 2}}, {}),
+        ({"name": "oneshot", "secure": {"sum": "none", "colluders": 2}}, {}),
+        ({"name": "hybrid"}, {"sites": {"clusters": 2, "low_risk": 0.4, "alpha": [1.0, 2.0, 3.0]}}),
+        ({"name": "hybrid"}, {"sites": {"split": "column:a", "clusters": 2}}),
     ):  # fmt: skip
         assert load_plan(small(method, **sections)).unread() == ()
 
@@ -425,6 +429,14 @@ def test_another_method_or_optimizer_leaves_out_what_only_the_old_one_asks_for(p
     plan = read_plan(plan_file, overrides=["method.name=oneshot"])
     assert {"data.validation", "train.reject"} <= set(plan.ignored)
     assert plan.data.validation is None
+
+
+def test_what_a_method_fills_in_is_no_choice_of_the_command_line(plan_file: Path) -> None:
+    whole = plan_file.read_text().replace("rounds = 2", "rounds = 2\nstop = {patience = 3}")
+    plan_file.write_text(whole.replace("[policy]", "[method.dp]\nepsilon = 1.0\n[policy]"))
+    for overrides in ([], ["train.rounds=3"]):  # the rule for budgets chooses an optimizer
+        with pytest.raises(ConfigError, match=r"does not read train\.stop"):
+            read_plan(plan_file, overrides=overrides)
 
 
 def test_a_comparison_reads_which_rows_are_of_low_risk(plan_file: Path) -> None:
