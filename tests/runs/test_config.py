@@ -209,7 +209,11 @@ CHANGED: dict[str, Any] = {
     "method.metric": "gram", "method.monotone": {"a": "up"},
     "method.dp": {"epsilon": 2.0, "delta": 1e-6}, "method.secure": {"sum": "bfv"},
 }  # fmt: skip
-CHOSEN: dict[str, Any] = {"sites.alpha": {"sites": {"split": "dirichlet"}}}
+CHOSEN: dict[str, Any] = {
+    "sites.alpha": {"sites": {"split": "dirichlet"}}, "sites.low_risk": {"method": {"name": "hybrid"}},
+    "data.validation": {"train": {"reject": 3.0}}, "train.state": {"train": {"optimizer": "momentum"}},
+    "train.momentum": {"train": {"optimizer": "momentum"}},
+}  # fmt: skip
 """What else a plan must say for a key to be read."""
 
 
@@ -276,6 +280,8 @@ def test_the_schema_knows_every_method(method: str, validator: jsonschema.Draft2
     [
         {},
         {"method": {}},
+        {"method": {"bins": 16}},
+        {"method": {"steps": 2}, "model": {"kind": "trees"}},
         {"train": {"stop": {"metric": "loss", "patience": 3, "min_delta": 0.1}}},
         {"sites": {"split": "dirichlet", "alpha": [5.0, 5.0, 1.0], "clusters": "labels"}},
         {"data": {"table": ["a.csv", "b.csv"], "test": "c.csv", "bounds": {"a": [0, 1]}}},

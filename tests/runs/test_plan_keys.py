@@ -270,6 +270,9 @@ def test_a_deployment_does_not_read_how_rows_are_dealt_out(
     key: str, plan_file: Path, tmp_path: Path, kohort_here: Call
 ) -> None:
     plan_file.write_text(plan_file.read_text().replace("count = 3", key))
+    if key == "low_risk = 0.5":  # of the methods only hybrid reads it
+        whole = plan_file.read_text().replace("fraction = 0.7\n", "").replace("rounds = 2\n", "")
+        plan_file.write_text(whole.replace('"fedavg"', '"hybrid"\nclusters = "labels:2"'))
     read_plan(plan_file).require_read()
     words = ("run", plan_file, "--out", tmp_path / "out", "--engine", "flower", "--hub", tmp_path / "hub")
     code, _, said = kohort_here(*words)
@@ -298,6 +301,151 @@ def test_card_and_stored_plan_hold_only_what_ran(plan_file: Path, tmp_path: Path
     assert "`model.dtype`" in card
     assert "`train." not in card
     assert "`model.kind`" not in card
+
+
+# Keys that other keys of the same plan leave unread
+
+
+@pytest.mark.parametrize(
+    ("method", "sections", "key"),
+    [
+        ({"name": "partial", "gate": {"t": 0.2}}, {}, "method.gate.t"),
+        ({"name": "partial", "gate": {"l": 2}}, {}, "method.gate.l"),
+        ({"name": "partial", "gate": {"rule": "l-diversity", "l": 2, "t": 0.1}}, {}, "method.gate.t"),
+        ({"name": "partial", "gate": {"rule": "paper-l", "l": 2, "k": 9}}, {}, "method.gate.k"),
+        ({"name": "partial", "gate": {"count": "local", "overlap": 2}}, {}, "method.gate.overlap"),
+        ({"name": "partial", "gate": {"count": "local"}, "secure": {"sum": "none", "colluders": 2}}, {}, "colluders"),
+        ({"name": "additive"}, {"data": {"validation": 0.4}}, "data.validation"),
+        ({"name": "central"}, {"data": {"validation": 0.4}}, "data.validation"),
+        ({"name": "fedavg"}, {"data": {"validation": 0.4}}, "data.validation"),
+        ({"name": "oneshot"}, {"sites": {"low_risk": 0.4}}, "method 'oneshot' does not read sites.low_risk"),
+        ({"name": "trees"}, {"sites": {"low_risk": 0.4}}, "method 'trees' does not read sites.low_risk"),
+        ({"name": "trees"}, {"sites": {"split": "column:a", "clusters": 2}}, "split 'column:a' does not read sites.cl"),
+        ({"name": "hybrid", "phases": [{"kind": "server", "rows": "all"}]}, {"sites": {"low_risk": 0.4}}, "low_risk"),
+        ({"name": "fedavg"}, {"train": {"momentum": 0.5}}, 'train.momentum, because train.optimizer is not "momentum"'),
+        ({"name": "fedavg"}, {"train": {"momentum": 0.5, "optimizer": "sgd"}}, "train.momentum"),
+        ({"name": "fedavg"}, {"train": {"state": "keep", "optimizer": "sgd"}}, "train.state, because sgd has no state"),
+        ({"name": "oneshot", "oneshot": {"units": "tanh"}}, {}, "method.oneshot.units, because there are no random"),
+        ({"name": "oneshot", "oneshot": {"patches": 2}}, {}, "method.oneshot.patches"),
+        ({"name": "oneshot", "oneshot": {"scale": 2.0, "seed": 1, "columns": 3}}, {}, "columns, .*scale, .*seed"),
+        ({"name": "oneshot", "oneshot": {"folds": 3}}, {}, "method.oneshot.folds"),
+        ({"name": "oneshot", "oneshot": {"degree": 8192}}, {}, "method.oneshot.degree"),
+        ({"name": "oneshot", "oneshot": {"features": "bins", "activation": "softplus"}}, {}, "oneshot.activation"),
+        ({"name": "oneshot", "dp": {"average": 0.5}}, {}, "method.dp.average"),
+        ({"name": "oneshot", "dp": {"lower_rate": True}}, {}, "method.dp.lower_rate"),
+        ({"name": "additive", "dp": {"average": 0.5}}, {}, "method.dp.average"),
+        ({"name": "additive", "dp": {"lower_rate": True}}, {}, "method.dp.lower_rate"),
+        ({"name": "additive", "dp": {}, "smooth": 9.0}, {}, "method.smooth"),
+        ({"name": "fedavg", "dp": {"mechanism": "after", "lower_rate": True}}, {}, "method.dp.lower_rate"),
+        ({"name": "fedavg", "dp": {"mechanism": "statistics", "clip": 2.0}}, {}, "method.dp.clip"),
+        ({"name": "fedavg", "dp": {"mechanism": "output", "delta": 0, "average": 0.5}}, {}, "method.dp.average"),
+        ({"name": "fedavg", "secure": {"sum": "none", "colluders": 2}}, {}, "method.secure.colluders"),
+        ({"name": "additive", "secure": {"sum": "none", "colluders": 1}}, {}, "method.secure.colluders"),
+        ({"name": "silo", "additive": {"secure": {"sum": "none", "colluders": 2}}}, {"model": {"kind": "additive"}},
+         "method.additive.secure.colluders"),
+        ({"name": "silo", "anonymise": {"l_kind": "entropy"}}, {}, "method.anonymise.l_kind, because l is 0"),
+        ({"name": "hybrid", "judge": {"rows": "low", "epsilon": 2.0}}, {}, "method.judge.epsilon"),
+        ({"name": "hybrid", "phases": [{"kind": "server", "topology": "ring"}]}, {}, "does not read topology"),
+        ({"name": "hybrid", "phases": [{"kind": "peers", "dp": {"average": 0.5}}]}, {}, "does not read dp.average"),
+        ({"name": "fedavg"}, {"model": {"hidden": [], "activation": "tanh"}}, "model.activation"),
+    ],
+)  # fmt: skip
+def test_keys_that_others_leave_unread_are_refused(method: dict[str, Any], sections: dict[str, Any], key: str) -> None:
+    raw = small(method, **sections)
+    raw["data"] = {"table": "t.csv", "target": "y", **sections.get("data", {})}
+    with pytest.raises(ConfigError, match=key) as caught:
+        load_plan(raw)
+    assert caught.value.exit_code == 2
+
+
+def test_keys_that_others_ask_for_are_read() -> None:
+    for method, sections in (
+        ({"name": "partial", "gate": {"rule": "t-closeness", "t": 0.2, "k": 9}}, {}),
+        ({"name": "oneshot", "oneshot": {"features": 8, "units": "tanh", "patches": 2, "columns": 3}}, {}),
+        ({"name": "oneshot", "oneshot": {"lambda": "folds", "folds": 3}}, {}),
+        ({"name": "oneshot", "secure": {"sum": "none"}, "oneshot": {"min_rows": 9}}, {}),
+        ({"name": "fedavg"}, {"train": {"optimizer": "momentum", "momentum": 0.5, "state": "keep"}}),
+        ({"name": "hybrid", "phases": [{"kind": "peers", "optimizer": "momentum"}, {"kind": "server"}]},
+         {"train": {"momentum": 0.5}}),
+        ({"name": "fedavg", "secure": {"sum": "none", "colluders": 2}, "dp": {}}, {}),
+        ({"name": "hybrid", "judge": {"rows": "high", "epsilon": 2.0}}, {"sites": {"low_risk": 0.4}}),
+        ({"name": "fedavg"}, {"sites": {"clusters": 2}}),
+        ({"name": "partial", "secure": {"sum": "none", "colluders": 2}}, {}),
+        ({"name": "oneshot", "secure": {"sum": "none", "colluders": 2}}, {}),
+        ({"name": "hybrid"}, {"sites": {"clusters": 2, "low_risk": 0.4, "alpha": [1.0, 2.0, 3.0]}}),
+        ({"name": "hybrid"}, {"sites": {"split": "column:a", "clusters": 2}}),
+    ):  # fmt: skip
+        assert load_plan(small(method, **sections)).unread() == ()
+
+
+@pytest.mark.parametrize("override", ["method.gate.t=0.2", "method.gate.l=2"])
+def test_a_gates_rule_and_its_keys_are_compared_before_anything_runs(
+    override: str, tmp_path: Path, kohort_here: Call
+) -> None:
+    example = next(path for path in EXAMPLES if path.stem == "partial")
+    code, _, said = kohort_here("run", example, "--out", tmp_path / "out", "--set", override)
+    assert code == 2
+    assert f"does not read {override.partition('=')[0]}, because the rule 'k-anonymity' takes k" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rule", ["l-diversity", "t-closeness", "paper-l"])
+def test_a_gate_without_what_its_rule_needs_is_no_plan(rule: str) -> None:
+    needed = "t" if rule == "t-closeness" else "l"
+    with pytest.raises(ConfigError, match=f"the rule '{rule}' needs method.gate.{needed}"):
+        load_plan(small({"name": "partial", "gate": {"rule": rule}}))
+
+
+def test_what_is_printed_leaves_out_keys_that_others_leave_unread(plan_file: Path) -> None:
+    plan = read_plan(plan_file, overrides=["method.name=oneshot", "method.secure.sum=none"])
+    shown = plan.in_effect()["method"]
+    assert not {"units", "scale", "seed", "patches", "columns", "folds", "degree"} & shown["oneshot"].keys()
+    assert "min_rows" in shown["oneshot"]
+    assert load_plan(plan.in_effect()).digest() == plan.digest()
+    assert load_plan(plan.to_mapping(), complete=True).digest() == plan.digest()
+
+
+def test_a_plan_without_a_name_is_as_strict(plan_file: Path) -> None:
+    text = plan_file.read_text()
+    bare = text[: text.index("[sites]")] + "[sites]\ncount = 4\nalpha = 2.0\n"
+    plan_file.write_text(bare)
+    for overrides in ([], ["sites.count=5"], ["method.name=additive"]):
+        with pytest.raises(ConfigError, match=r"does not read sites\.alpha"):
+            read_plan(plan_file, overrides=overrides)
+    assert read_plan(plan_file, overrides=["method.name=trees"]).ignored == ("sites.alpha",)
+    assert read_plan(plan_file, overrides=["sites.split=sorted"]).ignored == ("sites.alpha",)
+
+
+def test_another_method_or_optimizer_leaves_out_what_only_the_old_one_asks_for(plan_file: Path) -> None:
+    whole = plan_file.read_text()
+    plan_file.write_text(whole.replace("rounds = 2", 'rounds = 2\noptimizer = "momentum"\nmomentum = 0.5'))
+    assert read_plan(plan_file, overrides=["train.optimizer=sgd"]).ignored == ("train.momentum",)
+    with pytest.raises(ConfigError, match=r"train\.momentum"):
+        read_plan(plan_file, overrides=["train.optimizer=sgd", "train.momentum=0.4"])
+    plan_file.write_text(
+        whole.replace("rounds = 2", "rounds = 2\nreject = 3.0").replace("[sites]", "validation = 0.2\n[sites]")
+    )
+    assert read_plan(plan_file).data.validation == 0.2
+    plan = read_plan(plan_file, overrides=["method.name=oneshot"])
+    assert {"data.validation", "train.reject"} <= set(plan.ignored)
+    assert plan.data.validation is None
+
+
+def test_what_a_method_fills_in_is_no_choice_of_the_command_line(plan_file: Path) -> None:
+    whole = plan_file.read_text().replace("rounds = 2", "rounds = 2\nstop = {patience = 3}")
+    plan_file.write_text(whole.replace("[policy]", "[method.dp]\nepsilon = 1.0\n[policy]"))
+    for overrides in ([], ["train.rounds=3"]):  # the rule for budgets chooses an optimizer
+        with pytest.raises(ConfigError, match=r"does not read train\.stop"):
+            read_plan(plan_file, overrides=overrides)
+
+
+def test_a_comparison_reads_which_rows_are_of_low_risk(plan_file: Path) -> None:
+    plan_file.write_text(plan_file.read_text().replace("count = 3", "count = 3\nlow_risk = 0.4"))
+    with pytest.raises(ConfigError, match=r"does not read sites\.low_risk"):
+        read_plan(plan_file)
+    plan = variants_of(plan_file, [])[0].plan
+    assert plan.sites.low_risk == 0.4
+    assert load_plan(plan.in_effect(), complete=True).digest() == plan.digest()  # as a folder's plan is read again
 
 
 # Deprecated names

@@ -33,7 +33,9 @@ def population(
     split: str, *, tables: dict[str, pl.DataFrame] | None = None, data: Any = (), dp: Any = None, **sites: Any
 ) -> Population:
     named = {"table": "given", "target": "ill", "features": ["age"], "person": "patient", "drop": ["clinic"], "test": 0}
-    method = {"name": "fedavg"} | ({} if dp is None else {"dp": {"mechanism": "dp-sgd", "epsilon": 1.0, **dp}})
+    method = {"name": "hybrid" if "low_risk" in sites else "fedavg"} | (
+        {} if dp is None else {"dp": {"mechanism": "dp-sgd", "epsilon": 1.0, **dp}}
+    )
     declared = {"bounds": {"age": [0, 100]}, "categories": {"ill": ["no", "yes"]}}
     made = {"split": split, **({} if split in ("files", "column:clinic") else {"count": 3}), **sites}
     plan = load_plan({"data": {**named, **declared, **dict(data)}, "sites": made, "method": method})

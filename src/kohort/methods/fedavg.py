@@ -101,16 +101,29 @@ def reads(config: FedAvg) -> Reads:
     if config.dp is None:
         return Reads(FEDERATED_ROUNDS | NETWORK)
     mechanism = config.dp.mechanism
-    when = f"with dp.mechanism = {mechanism!r}"
+    return Reads(_of_mechanism(mechanism), f"with dp.mechanism = {mechanism!r}", unread=_unread_budget(mechanism))
+
+
+def _of_mechanism(mechanism: str) -> frozenset[str]:
+    """What is read of `[train]` and `[model]` under a budget without sums."""
     if mechanism == "statistics":
-        return Reads(NETWORK - START, when)
+        return NETWORK - START
     chosen = ROUNDS | SELECTION | NETWORK
-    if mechanism in PURE:
-        return Reads(chosen | AGGREGATION | {"train.l2"}, when)
+    if mechanism in PURE:  # there is one round
+        return (chosen | AGGREGATION | {"train.l2"}) - {"train.average"}
     if mechanism == "ftrl":  # batches follow from the rounds
-        return Reads(chosen | AGGREGATION | {"train.lr", "train.l2"}, when)
+        return chosen | AGGREGATION | {"train.lr", "train.l2"}
     trained = chosen | LOCAL_TRAINING | CORRECTION
-    return Reads(trained if mechanism == "hub" else trained | AGGREGATION, when)
+    return trained if mechanism == "hub" else trained | AGGREGATION
+
+
+def _unread_budget(mechanism: str) -> dict[str, str]:
+    """Keys of a budget that its mechanism does not read, and why."""
+    unread = {} if mechanism == "dp-sgd" else {"method.dp.lower_rate": "noise lowers the rate of dp-sgd alone"}
+    if mechanism == "statistics" or mechanism in PURE:
+        unread["method.dp.average"] = "it releases once"
+        unread["method.dp.clip"] = "the bound on rows is public and fixed"
+    return unread
 
 
 _NEED_UPDATES = SELECTION | AGGREGATION | CORRECTION | EARLY_STOPPING
@@ -122,7 +135,8 @@ def _reads_summed(dp: DPSection | None) -> Reads:
     trained = LOCAL_TRAINING
     if dp is not None and dp.mechanism == "dp-sgd":  # the hub takes the step, on a sum of gradients
         trained = LOCAL_TRAINING - {"train.l2", "train.state"}
-    return Reads(ROUNDS | trained | NETWORK, "with method.secure", because=_HIDDEN)
+    unread = {} if dp is None else _unread_budget(dp.mechanism)
+    return Reads(ROUNDS | trained | NETWORK, "with method.secure", because=_HIDDEN, unread=unread)
 
 
 def protocol(config: FedAvg, hub: Hub) -> ProtocolGenerator:

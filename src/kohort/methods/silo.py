@@ -244,7 +244,9 @@ def contract(approved: ApprovedPlan) -> Contract:
 
 def reads(config: Silo) -> Reads:
     """What the shared loop of rounds reads, all of `[train]` and the network; or what a learner reads."""
-    return LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK)
+    kinds = {"l": config.anonymise.l, "t": config.anonymise.t}
+    unread = {f"method.anonymise.{name}_kind": f"{name} is 0" for name, value in kinds.items() if not value}
+    return replace(LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK), unread=unread)
 
 
 METHOD = Method(

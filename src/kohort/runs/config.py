@@ -13,17 +13,15 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
-
-from annotated_types import Ge, Gt, Le, Lt
+from typing import Any, Final
 
 from kohort.errors import ConfigError, nearest
 from kohort.methods.registry import find_method, methods
 from kohort.privacy.ledger.ledger import canonical
 from kohort.privacy.policy import Policy
-from kohort.protocol.faults import Faults
 from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection, TrainSection
 from kohort.runs.plan import default_method as defaults
+from kohort.runs.plan import reading
 from kohort.runs.plan.costs import CostSection
 from kohort.runs.plan.data_options import with_data
 from kohort.runs.plan.mapping import with_hierarchies, with_mapping
@@ -36,10 +34,8 @@ from kohort.runs.plan.overrides import (
     without_deprecated_keys,
     without_keys,
 )
+from kohort.runs.plan.sections import DEPLOYED, DataSection, SitesSection
 from kohort.runs.plan.validation import validated
-from kohort.tables.dialect import ReadingOptions
-from kohort.tables.harmonise.mapping import TableMapping
-from kohort.tables.sources.addresses import refuse_password
 from kohort.toml import read_toml
 
 __all__ = [
@@ -56,129 +52,6 @@ __all__ = [
     "read_plan",
 ]
 
-_FORBID = {"extra": "forbid"}
-DEFAULT_METHOD = "fedavg"
-DEPLOYED: Final = "flower"
-"""The engine whose sites are other machines, with tables of their own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSection:
-    """`[data]`: the table, what its columns are, and which rows are kept for testing."""
-
-    __pydantic_config__ = _FORBID
-
-    table: str | tuple[str, ...]
-    """A named dataset, a path, or the address of a database; several for `sites.split = "files"`."""
-    query: str | None = None
-    """A SELECT statement, where `table` is the address of a database, or several of them."""
-    target: str | None = None
-    quasi: tuple[str, ...] = ()
-    sensitive: tuple[str, ...] = ()
-    identifiers: tuple[str, ...] = ()
-    person: str | None = None
-    """The identifier that names the person a row is about; needed where several identifiers are named."""
-    keep: tuple[str, ...] = ()
-    """Columns that are used although they look like identifiers."""
-    task: Literal["classification", "regression"] | None = None
-    """What is learned; by default classes for texts, truth values, two values or few whole numbers, else a number."""
-    reading: ReadingOptions | None = None
-    """How files are written, where that cannot be found from them."""
-    items: tuple[str, ...] = ()
-    features: tuple[str, ...] | Literal["rest"] = ()
-    drop: tuple[str, ...] = ()
-    kinds: Mapping[str, Literal["number", "category", "items"]] = field(default_factory=dict)
-    bins: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Public cut points that turn a number into an ordinal code."""
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    other: tuple[str, ...] = ()
-    """Columns whose unseen categories become "other" instead of an error."""
-    nullable: tuple[str, ...] = ()
-    hierarchies: Mapping[str, str | tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """What stands above the values of quasi-identifiers and items: icd9, icd10, or lines of a value and its labels; a
-    plan file may name a CSV instead."""
-    ancestors: tuple[str, ...] = ()
-    """Columns of items with a hierarchy, for which the labels above an item are features too."""
-    ordered: tuple[str, ...] = ()
-    """Columns whose `categories` are listed in their order."""
-    missing: Literal["impute", "category", "drop"] = "impute"
-    """impute: a number is the middle of its agreed bounds, a category has a level for it, and an indicator says so.
-    category: the same with 0 for numbers. drop: rows with a missing value are left out, and counted."""
-    weight: str | None = None
-    """A column that says how much a row counts in training, for methods that train a network without a budget."""
-    consent: str | None = None
-    """A column that says what may be done with a row: share (yes), train (learned from, never sent), none (no, or
-    nothing: the row takes no part)."""
-    unseen: Literal["other", "error"] = "other"
-    """What a category that the model has no name for is in rows to predict: "other" where its column has that, else any
-    of its column, counted; or an error, but for columns in `other`."""
-    encoding: Literal["label", "onehot"] = "label"
-    test: Annotated[float, Ge(0), Lt(1)] | str = 0.3
-    """Share of the rows kept for testing, or a table of their own; 0 keeps none, and nothing is measured."""
-    validation: Annotated[float, Gt(0), Lt(1)] | None = None
-    """Share of the training rows the hub holds to judge updates by (`train.reject`)."""
-    preflight: Literal["none", "first", "only"] = "none"
-    """first: sites compare their tables, through the door and by a secure count, before anything is learned. only: they
-    do nothing else (`kohort harmonise PLAN.toml --hub HUB`)."""
-    mapping: Mapping[str, Any] | None = None
-    """What makes the sites' tables agree (`kohort harmonise`); a plan file may name a TOML file instead."""
-
-    @property
-    def table_mapping(self) -> TableMapping:
-        """The mapping as it is applied; an empty one changes nothing."""
-        return TableMapping.from_plain(self.mapping or {}, "data.mapping")
-
-    def __post_init__(self) -> None:
-        if self.mapping is not None:
-            _ = self.table_mapping  # refuses what cannot be read
-        for table in (self.table,) if isinstance(self.table, str) else self.table:
-            refuse_password(table, "data.table")
-        if isinstance(self.test, str):
-            refuse_password(self.test, "data.test")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SitesSection:
-    """`[sites]`: how the rows are dealt out, and how many sites must answer."""
-
-    __pydantic_config__ = _FORBID
-
-    count: Annotated[int, Ge(1)] = 10
-    split: str = "iid"
-    """iid | interval:COLUMN (equal rows) | width:COLUMN | column:NAME | dirichlet | sorted | files"""
-    clusters: Annotated[int, Ge(1)] | str | None = None
-    alpha: Annotated[float, Gt(0)] | tuple[Annotated[float, Gt(0)], ...] = 1.0
-    low_risk: Annotated[float, Gt(0), Lt(1)] | str | None = None
-    """Share of each site's rows that carry a low risk, or "below:COLUMN:NUMBER" for those below it."""
-    min_rows: Annotated[int, Ge(1)] = 1
-    quorum: Annotated[float, Gt(0), Le(1)] = 0.5
-    """Smallest share of the asked sites whose answers must count for a run to go on."""
-    deadline: Annotated[float, Gt(0)] | None = None
-    """Seconds a site has for an answer; later ones are left out and named."""
-    arrive: str | None = None
-    """Rows come in over time, as in "20%/10 rounds"; for methods that share rows. "appended/10 rounds": real sites read
-    their tables again every ten rounds, and take the rows that were appended."""
-    faults: Faults = field(default_factory=Faults)
-    """Fault injection: drop-outs, stragglers and Byzantine sites."""
-
-    def reads(self, engine: str) -> frozenset[str]:
-        """Which keys of this section an engine reads, as dotted names; `arrive` is the method's to read.
-
-        Args:
-            engine: The engine's name. "flower" has sites with tables of their own; all others deal rows out.
-        """
-        kind = self.split.partition(":")[0]
-        keys = {"quorum", "deadline"}
-        if engine == DEPLOYED:
-            keys |= {"split"} if kind == "files" else set()
-        else:
-            keys |= {"split", "clusters", "low_risk", "faults"}
-            keys |= {"files": set[str](), "column": {"min_rows"}}.get(kind, {"min_rows", "count"})
-            by_risk = isinstance(self.low_risk, float) and isinstance(self.alpha, tuple) and len(self.alpha) > 2
-            keys |= {"alpha"} if kind == "dirichlet" or by_risk else set()
-        return frozenset(f"sites.{key}" for key in keys)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -188,12 +61,14 @@ class Plan:
     sites: SitesSection = field(default_factory=SitesSection)
     model: ModelSection = field(default_factory=ModelSection)
     train: TrainSection = field(default_factory=TrainSection)
-    method: str = DEFAULT_METHOD
+    method: str
     config: Any = None
     policy: Policy = field(default_factory=Policy)
     costs: CostSection = field(default_factory=CostSection)
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     """Dotted names of the keys that a file, the command line or a caller gave. Defaults are not among them."""
+    also: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Keys that whoever made the plan reads itself, as a comparison reads `sites.low_risk`."""
     ignored: tuple[str, ...] = field(default=(), compare=False)
     """Keys of the file that were left out because the command line chose another method, model kind or split."""
     because: str = field(default="", compare=False)
@@ -211,7 +86,7 @@ class Plan:
         return hashlib.blake2b(canonical(self.to_mapping()).encode(), digest_size=32).hexdigest()
 
     def reads(self, engine: str = "local") -> frozenset[str]:
-        """Which keys of `[sites]`, `[model]` and `[train]` are read; all of the other sections are.
+        """Which keys of `[sites]`, `[model]` and `[train]` are read.
 
         Args:
             engine: The engine that carries the plan out.
@@ -219,10 +94,7 @@ class Plan:
         Returns:
             Dotted names, as in "train.lr".
         """
-        declared = find_method(self.method).reads(self.config)
-        by_method = declared.keys | ({"model.kind"} if declared.model_kind == self.model.kind else set())
-        by_model = {key for key in by_method if not key.startswith("model.")} | self.model.reads()
-        return by_method & by_model | self.sites.reads(engine)
+        return reading.read_keys(self, engine) | self.also
 
     def in_effect(self, engine: str = "local") -> dict[str, Any]:
         """The plan as it is carried out: every key that is read, defaults included, and no other.
@@ -234,16 +106,17 @@ class Plan:
             Sections and keys as in `to_mapping`. It is a plan with the same hash.
         """
         read = self.reads(engine)
-        return {
+        shown = {
             section: {key: value for key, value in values.items() if f"{section}.{key}" in read}
             if section in _READ_BY_CHOICE
             else values
             for section, values in self.to_mapping().items()
         }
+        return without_keys(shown, reading.unread_keys(self))
 
     def unread(self, engine: str = "local") -> tuple[str, ...]:
         """The keys that were given and that neither the method, nor the model, nor the engine reads, in order."""
-        read, never = self.reads(engine), find_method(self.method).never_reads
+        read, never = self.reads(engine), reading.unread_keys(self).keys() | find_method(self.method).never_reads
         return tuple(
             sorted(
                 key
@@ -270,7 +143,7 @@ class Plan:
         for key in unread:
             by.setdefault(self._reader_of(key, engine), []).append(key)
         said = "; ".join(f"{reader} does not read {', '.join(keys)}" for reader, keys in by.items())
-        known = find_method(self.method).reads(self.config).because
+        known = reading.reasons(self)
         reasons = dict.fromkeys(known[key] for key in unread if key in known)
         said += "".join(f", because {reason}" for reason in reasons)
         raise ConfigError(said, hint=self._instead_of(unread))
@@ -285,9 +158,10 @@ class Plan:
         """Who would read a key, in the words of an error."""
         reads = find_method(self.method).reads(self.config)
         section = key.partition(".")[0]
-        if section == "sites" and key != "sites.arrive":
-            dealt = key in self.sites.reads("local")
-            return f"engine {engine!r}" if dealt else f"split {self.sites.split!r}"
+        if section == "sites" and key in self.reads("local"):
+            return f"engine {engine!r}"
+        if section == "sites" and key not in ("sites.arrive", "sites.low_risk"):
+            return f"split {self.sites.split!r}"
         if section == "model" and key in reads.keys:
             return f"model {self.model.kind!r}"
         return f"method {self.method!r}{' ' if reads.when else ''}{reads.when}"
@@ -295,7 +169,8 @@ class Plan:
     def _instead_of(self, keys: Sequence[str]) -> str:
         """What to do about keys that are not read: leave them out, or write the method's key of the same name."""
         own = dict(_leaves(_plain(self.config), "method"))
-        meant = [f"{own[name]} instead of {key}" for key in keys if (name := key.rpartition(".")[2]) in own]
+        others = [key for key in keys if not key.startswith("method.")]
+        meant = [f"{own[name]} instead of {key}" for key in others if (name := key.rpartition(".")[2]) in own]
         drop = "Drop it" if len(keys) == 1 else "Drop them"
         return f"{drop}, or write {', '.join(meant)}" if meant else drop
 
@@ -310,8 +185,14 @@ _SECTIONS: dict[str, type[Any]] = {
 }
 _READ_BY_CHOICE: Final = ("sites", "model", "train")
 """Sections whose keys are read or not, by the method, the model kind, the split and the engine."""
-_CHOOSERS: Final = {METHOD_NAME: DEFAULT_METHOD, "model.kind": ModelSection.kind, "sites.split": SitesSection.split}
-"""Keys that decide which others are read, and their defaults."""
+_CHOOSERS: Final = {
+    "model.kind": ModelSection.kind,
+    "sites.split": SitesSection.split,
+    "train.optimizer": TrainSection.optimizer,
+}
+"""Keys that decide which others are read besides `method.name`, and their defaults."""
+_COMPARED: Final = frozenset({"sites.low_risk"})
+"""What `kohort compare --rows low-risk` reads, whatever the method."""
 
 
 def read_plan(
@@ -320,17 +201,20 @@ def read_plan(
     overrides: Sequence[str] = (),
     drop_overrides: bool = False,
     data: Mapping[str, Any] | None = None,
+    compared: bool = False,
 ) -> Plan:
     """The plan of a TOML file, with `a.b=value` overrides applied.
 
     Where `overrides` choose another method, keys of the file that it does not read are left out and named in
-    `Plan.notes`; likewise for another model kind, and keys of `[sites]` for another split.
+    `Plan.notes`; likewise for another model kind, keys of `[sites]` for another split, and of `[train]` for another
+    optimizer.
 
     Args:
         path: The file.
         overrides: What `--set` was given.
         data: Keys of `[data]` that the command line gives.
         drop_overrides: Leave out, and name, also keys of `overrides` that are not read, as a sweep over methods needs.
+        compared: Whether runs are compared, which may try settings out on rows of low risk (`sites.low_risk`).
 
     Returns:
         The validated plan.
@@ -341,9 +225,10 @@ def read_plan(
     raw = with_data(read_toml(path, "plan"), data or {})
     changed = apply_overrides(raw, overrides, method_last=drop_overrides)
     renamed = with_hierarchies(with_mapping(without_deprecated_keys(changed), path.parent), path.parent)
-    first = _validated_plan(renamed)
+    also = _COMPARED if compared else frozenset()
+    first = replace(_validated_plan(renamed), also=also)
     dropped = _droppable(raw, first, overrides, drop_overrides=drop_overrides)
-    plan = _validated_plan(without_keys(renamed, dropped)) if dropped else first
+    plan = replace(_validated_plan(without_keys(renamed, dropped)), also=also) if dropped else first
     lost = {_two_parts(key) for key in dotted_keys(raw) - dotted_keys(changed) if key.startswith("method.")}
     plan = replace(plan, ignored=tuple(sorted({*dropped, *lost})))
     plan.require_read()
@@ -367,10 +252,11 @@ def load_plan(raw: Mapping[str, Any], *, complete: bool = False) -> Plan:
     if complete:
         open_keys = frozenset(key for key in plan.given if key.partition(".")[0] not in _READ_BY_CHOICE)
         config, train = find_method(plan.method).fill(plan.config, TrainSection(), plan.model, open_keys)
-        defaults = Plan(data=plan.data, config=config, train=train).to_mapping()
+        defaults = Plan(data=plan.data, method=plan.method, config=config, train=train).to_mapping()
         known = {f"{section}.{key}": value for section in _READ_BY_CHOICE for key, value in defaults[section].items()}
         same = {key for key, value in known.items() if _value_of(raw, key) == value}
-        plan = replace(plan, given=plan.given - same)
+        same |= reading.at_default(plan.config, plan.given)
+        plan = replace(plan, given=plan.given - same, also=_COMPARED)
     plan.require_read()
     return plan
 
@@ -424,16 +310,30 @@ def _dealt_sites(sites: Any) -> int | None:
 
 
 def _droppable(raw: Mapping[str, Any], plan: Plan, overrides: Sequence[str], *, drop_overrides: bool) -> frozenset[str]:
-    """The unread keys of `plan` where `overrides` chose another method, model kind or split; or all of them."""
-    unread = {key for key in plan.unread() if key.partition(".")[0] in _READ_BY_CHOICE}
+    """The unread keys of `plan` where `overrides` chose another method, model kind, split or optimizer; or all."""
     if drop_overrides:
-        return frozenset(unread)
+        return frozenset(plan.unread())
+    set_here = {place_of(override) for override in overrides}
+    chosen = _chosen(raw, plan, set_here)
+    if chosen & {METHOD_NAME, "model.kind"}:  # another model kind may be trained otherwise
+        sections = {key.partition(".")[0] for key in plan.unread()}
+    else:
+        sections = {key.partition(".")[0] for key in chosen}
+    return frozenset(key for key in plan.unread() if key.partition(".")[0] in sections and not _is_set(key, set_here))
+
+
+def _chosen(raw: Mapping[str, Any], plan: Plan, set_here: set[str]) -> set[str]:
+    """Which of the keys that decide what is read have another value than in the file, because the command line says."""
     now = plan.to_mapping()
-    chosen = {key for key, usual in _CHOOSERS.items() if _value_of(now, key) != (_value_of(raw, key) or usual)}
-    all_sections = chosen & {METHOD_NAME, "model.kind"}  # another model kind may be trained otherwise
-    sections = set(_READ_BY_CHOICE) if all_sections else {key.partition(".")[0] for key in chosen}
-    set_here = {_two_parts(place_of(override)) for override in overrides}
-    return frozenset(key for key in unread - set_here if key.partition(".")[0] in sections)
+    found = {key for key, usual in _CHOOSERS.items() if _value_of(now, key) != (_value_of(raw, key) or usual)}
+    if METHOD_NAME in set_here and plan.method != (_value_of(raw, METHOD_NAME) or defaults.default_method(raw)[0]):
+        found.add(METHOD_NAME)
+    return found & set_here
+
+
+def _is_set(key: str, set_here: set[str]) -> bool:
+    """Whether one of the names set here is a key, part of it, or the section it is in."""
+    return any(f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}.") for name in set_here)
 
 
 def _value_of(raw: Mapping[str, Any], key: str) -> Any:
@@ -471,7 +371,8 @@ def json_schema() -> dict[str, Any]:
     for method in methods().values():
         own = TypeAdapter(method.config).json_schema()
         name = {"const": method.name, "description": method.summary}
-        required = [*([] if method.name == DEFAULT_METHOD else ["name"]), *own.get("required", [])]
+        nameless = method.name in (defaults.NETWORKS, *LEARNED_KINDS)  # a plan without a name may mean any of them
+        required = [*([] if nameless else ["name"]), *own.get("required", [])]
         variants.append({**own, "properties": {"name": name, **own.get("properties", {})}, "required": required})
     # References start at the document's root, so that is where the definitions have to lie.
     definitions: dict[str, Any] = {}
@@ -483,7 +384,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kohort plan",
         "type": "object",
-        "properties": {**properties, "method": {"oneOf": variants}},
+        "properties": {**properties, "method": {"anyOf": variants}},
         "required": ["data"],
         "additionalProperties": False,
         "$defs": definitions,

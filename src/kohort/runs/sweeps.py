@@ -67,7 +67,7 @@ def variants_of(path: Path, sweeps: Sequence[Sweep], *, overrides: Sequence[str]
     for values in product(*(sweep.values for sweep in sweeps)):
         chosen = dict(zip(keys, values, strict=True))
         changes = [*overrides, *(f"{key}={value}" for key, value in chosen.items())]
-        plan = read_plan(path, overrides=changes, drop_overrides="method.name" in keys)
+        plan = read_plan(path, overrides=changes, drop_overrides="method.name" in keys, compared=True)
         made.append(Variant(chosen, plan))
     return made
 
@@ -89,7 +89,12 @@ def strong_variants(path: Path, methods: str, *, overrides: Sequence[str] = ()) 
     return [
         Variant(
             {"method": name, "protection": strength.label},
-            read_plan(path, overrides=[*overrides, f"method.name={name}", *strength.keys], drop_overrides=True),
+            read_plan(
+                path,
+                overrides=[*overrides, f"method.name={name}", *strength.keys],
+                drop_overrides=True,
+                compared=True,
+            ),
             strength.kind,
         )
         for name, strengths in strengths_of(methods).items()

@@ -36,6 +36,8 @@ def table(rows: int = 1500) -> pl.DataFrame:
 
 def outcome(method: str = "partial", *, out: Path | None = None, many: bool = True, **parts: Any) -> Outcome:
     gate = {"k": 20, "count": "secure", "released": "raw", "release_k": 5, **parts.pop("gate", {})}
+    if gate.get("rule") == "paper-l":  # which counts by l alone
+        del gate["k"]
     own = {"gate": gate, **parts.pop("own", {})} if method == "partial" else {}
     plan = load_plan(
         {

@@ -12,7 +12,7 @@ from kohort.errors import ConfigError
 from kohort.privacy.policy import Policy
 from kohort.protocol.plan.phases import DPSection, SecureSumSection
 
-__all__ = ["Additive"]
+__all__ = ["Additive", "unread_keys"]
 
 LEAST_TOTALS = 10
 """With fewer totals there are no pairs of columns unless a plan asks for them: the curves need them all."""
@@ -101,3 +101,20 @@ class Additive:
     def totals(self) -> int:
         """Totals in all."""
         return 12 if self.rounds is None else self.rounds
+
+
+def unread_keys(config: Additive) -> dict[str, str]:
+    """Keys of `[method]` that are not read under this config, and why.
+
+    Args:
+        config: `[method]`.
+
+    Returns:
+        The reason for each, by its dotted name.
+    """
+    found = dict.fromkeys(("method.dp.average", "method.dp.lower_rate"), "steps and mean of noisy sums are fixed")
+    if config.dp is not None:
+        found |= dict.fromkeys(
+            ("method.ridge", "method.smooth"), "with a budget the noise says how far values are pulled"
+        )
+    return found

@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError
-from kohort.methods.additive.config import Additive
+from kohort.methods.additive.config import Additive, unread_keys
 from kohort.methods.additive.exact import ExactLearner
 from kohort.methods.additive.private import PrivateLearner
 from kohort.methods.registry import Method
@@ -174,8 +174,8 @@ def phases(config: Additive, train: TrainSection) -> tuple[TrainingPhase, ...]:
 
 def reads(config: Additive) -> Reads:
     """Of `[train]` the class weights, of `[model]` the type of the numbers: the rest is `[method]`."""
-    del config
-    return Reads(frozenset({"model.dtype", "train.class_weights"}), model_kind="additive")
+    read = frozenset({"model.dtype", "train.class_weights"})
+    return Reads(read, model_kind="additive", unread=unread_keys(config))
 
 
 def protocol(config: Additive, hub: Hub) -> ProtocolGenerator:

@@ -129,8 +129,7 @@ class Hybrid:
 
 def _check_phase(section: PhaseSection, secure: SecureSumSection | None) -> None:
     dp, among_peers = section.dp, section.kind == "peers"
-    if among_peers:
-        neighbours(section.topology, ("a", "b", "c"), "a")
+    _check_kind(section)
     if dp is None:
         return
     if dp.mechanism == "statistics":
@@ -144,6 +143,16 @@ def _check_phase(section: PhaseSection, secure: SecureSumSection | None) -> None
         raise ConfigError(
             "a person may have rows of either risk, and the phase trains on one part", hint="Drop dp.person_rows"
         )
+
+
+def _check_kind(section: PhaseSection) -> None:
+    """Refuse keys that only the other kind of phase reads."""
+    if section.kind == "peers":
+        neighbours(section.topology, ("a", "b", "c"), "a")
+        if section.dp is not None and section.dp.average is not None:
+            raise ConfigError("a phase among peers does not read dp.average: the hub averages", hint="Drop dp.average")
+    elif section.topology != "full":
+        raise ConfigError("a phase with the server does not read topology: peers have one", hint="Drop topology")
 
 
 def _check_single_pass(section: PhaseSection) -> None:
@@ -221,18 +230,28 @@ def _filled(
 def reads(config: Hybrid) -> Reads:
     """Of `[train]`, what the phases leave open; how the hub chooses and aggregates, where a phase is run with it."""
     own = {f"train.{name}" for name in _PHASE_KEYS if all(getattr(phase, name) is not None for phase in config.phases)}
-    keys = LOCAL_TRAINING - own | CORRECTION | NETWORK
+    keys = LOCAL_TRAINING - own | CORRECTION | NETWORK | _of_sites(config)
     with_hub = [phase for phase in config.phases if phase.kind == "server"]
     if config.secure is not None:
         own_updates = SELECTION | AGGREGATION | CORRECTION
         hidden = dict.fromkeys(own_updates, "a secure sum hides each site's own update")
         average = {"train.average"} if with_hub else set()
         return Reads(keys - CORRECTION | average, "with method.secure", because=hidden)
+    unread = {}
+    if config.judge is not None and config.judge.rows == "low":
+        unread = dict.fromkeys(
+            ("method.judge.epsilon", "method.judge.delta"), "rows of low risk judge without a budget"
+        )
     if with_hub:
         keys |= SELECTION | {"train.average"}
     if any(phase.dp is None or phase.dp.mechanism != "hub" for phase in with_hub):
         keys |= AGGREGATION
-    return Reads(keys)
+    return Reads(keys, unread=unread)
+
+
+def _of_sites(config: Hybrid) -> frozenset[str]:
+    """Keys of `[sites]`: what the phases need, and which rows judge."""
+    return needs(config) | ({"sites.low_risk"} if config.judge is not None else frozenset())
 
 
 def needs(config: Hybrid) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kohort.errors import ConfigError
 from kohort.methods.additive.config import Additive
 from kohort.methods.additive.ridge import RidgeLearner
-from kohort.methods.oneshot.design import OneShot, section_of
+from kohort.methods.oneshot.design import OneShot, section_of, unread_keys
 from kohort.protocol.hub import Hub, ProtocolGenerator, Result
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rounds.totals.checked_training import CheckedTraining
@@ -83,7 +83,7 @@ def check_bins(config: OneShot) -> None:
         ConfigError: The plan has such a key, or a budget.
     """
     section, plain = config.oneshot, type(config.oneshot)()
-    unread = ("mode", "units", "scale", "seed", "patches", "columns", "rounds", "precision", "statistics_to", "degree")
+    unread = (key.rpartition(".")[2] for key in unread_keys(config) if key.startswith("method.oneshot."))
     named = [name for name in unread if getattr(section, name) != getattr(plain, name)]
     named += ["lambda"] if section.lambda_ == "folds" else []
     if named or config.dp is not None:

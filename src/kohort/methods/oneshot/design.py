@@ -26,7 +26,17 @@ from kohort.protocol.plan.phases import DPSection, SecureSumSection
 from kohort.tables.blocks import CategoryBlock, ItemsBlock
 from kohort.tables.encoder import Encoder
 
-__all__ = ["BITS", "CHECKED_BITS", "Cells", "Layout", "OneShot", "OneShotSection", "is_indicator", "section_of"]
+__all__ = [
+    "BITS",
+    "CHECKED_BITS",
+    "Cells",
+    "Layout",
+    "OneShot",
+    "OneShotSection",
+    "is_indicator",
+    "section_of",
+    "unread_keys",
+]
 
 BITS = 62
 """Signed bits of a total. If the slots of a ciphertext are narrower, a number takes several slots."""
@@ -98,6 +108,49 @@ class OneShot:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "secure", self.secure.or_scheme("bfv"))
+        if self.dp is not None and not self.dp.is_plain:
+            raise ConfigError(
+                "noise goes on the totals, in shares", hint="Drop dp.mechanism, dp.quantile and dp.sample"
+            )
+
+
+_DRAWN = ("units", "scale", "seed", "patches", "columns")
+"""What random layers are drawn by."""
+_NOT_OF_BINS = (
+    "mode", "activation", *_DRAWN, "folds", "rounds", "precision", "min_rows", "statistics_to", "degree",
+)  # fmt: skip
+"""What a fit of bins has no use for."""
+
+
+def unread_keys(config: OneShot) -> dict[str, str]:
+    """Keys of `[method]` that are not read under this config, and why.
+
+    Args:
+        config: `[method]`.
+
+    Returns:
+        The reason for each, by its dotted name.
+    """
+    section = config.oneshot
+    found = dict.fromkeys(("method.dp.average", "method.dp.lower_rate"), "one sum has no rounds and no rate")
+    if section.features == "bins":
+        return found | {f"method.oneshot.{name}": 'features are "bins"' for name in _NOT_OF_BINS}
+    if not section.features:
+        found |= {f"method.oneshot.{name}": "there are no random layers (features = 0)" for name in _DRAWN}
+    if section.lambda_ != "folds":
+        found["method.oneshot.folds"] = 'lambda is not "folds"'
+    return found | _unread_of_sums(config)
+
+
+def _unread_of_sums(config: OneShot) -> dict[str, str]:
+    """Keys that the way statistics travel makes no use of, and why."""
+    section = config.oneshot
+    if section.mode == "paper":
+        return dict.fromkeys(("method.oneshot.min_sites", "method.oneshot.min_cell"), 'mode is "paper"')
+    found = {"method.oneshot.degree": 'mode is not "paper"'}
+    if section.statistics_to == "peers":
+        found["method.oneshot.min_sites"] = "peers exchange statistics as they are"
+    return found
 
 
 def section_of(approved: ApprovedPlan) -> OneShotSection:

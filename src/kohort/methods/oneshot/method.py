@@ -30,7 +30,7 @@ from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.methods.oneshot.bins import BINS, bins_protocol, check_bins, uses_bins
 from kohort.methods.oneshot.cells import agree_on_cells, cells_blocks, needs_cells
-from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection, section_of
+from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection, section_of, unread_keys
 from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit, rounding_noise
 from kohort.methods.oneshot.newton import newton_length
 from kohort.methods.oneshot.newton_path import NewtonPath, curvature_of
@@ -72,7 +72,9 @@ def phases(config: OneShot, train: TrainSection) -> tuple[TrainingPhase, ...]:
 
 def reads(config: OneShot) -> Reads:
     """Nothing of `[train]`, and of `[model]` the type of the numbers: what is fitted is `[method.oneshot]`."""
-    return Reads(frozenset({"model.dtype"}), model_kind="additive" if uses_bins(config.oneshot) else "onelayer")
+    kind = "additive" if uses_bins(config.oneshot) else "onelayer"
+    read = frozenset({"model.dtype", "method.secure.colluders"})  # categories are counted under a secret of the sites
+    return Reads(read, model_kind=kind, unread=unread_keys(config))
 
 
 def protocol(config: OneShot, hub: Hub) -> ProtocolGenerator:
@@ -193,8 +195,6 @@ def _check(config: OneShot, hub: Hub) -> None:
         raise ConfigError("patches are random layers", hint="Set method.oneshot.features")
     if hub.encoder.classes is None:
         _check_number(section)
-    if config.dp is not None and not config.dp.is_plain:
-        raise ConfigError("noise goes on the totals, in shares", hint="Drop dp.mechanism, dp.quantile and dp.sample")
     _check_peers(config)
     if section.mode == "paper":
         _check_paper(config)

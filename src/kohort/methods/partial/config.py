@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from kohort.anonymity.gate.gate import count_unit
+from kohort.anonymity.gate.gate import GateRule, count_unit, find_rule
 from kohort.anonymity.gate.keys import key_version
 from kohort.errors import ConfigError, RefusedError
 from kohort.methods.learners import LearnerKeys
@@ -32,6 +32,7 @@ __all__ = [
     "require_key",
     "rules_at",
     "threshold_of",
+    "unread_keys",
     "with_key_version",
 ]
 
@@ -86,6 +87,10 @@ class Gate:
     """Sites with stricter rules than the plan's, by name."""
 
     def __post_init__(self) -> None:
+        rule = find_rule(self.rule)
+        missing = [f"method.gate.{name}" for name in rule.needs if getattr(self, name) is None]
+        if missing:
+            raise ConfigError(f"the rule {rule.name!r} needs {missing[0]}", hint="Set it")
         for site, own in self.per_site.items():
             for key, value in own.given().items():
                 _require_stricter(self, f"method.gate.per_site.{site}", key, value)
@@ -239,6 +244,27 @@ def rules_at(gate: Gate, site: str) -> Gate:
 
 def _all_rules(gate: Gate) -> list[Gate]:
     return [gate, *(rules_at(gate, site) for site in gate.per_site)]
+
+
+def unread_keys(config: Partial) -> dict[str, str]:
+    """Keys of `[method]` that are not read under this config, and why.
+
+    Args:
+        config: `[method]`.
+
+    Returns:
+        The reason for each, by its dotted name.
+    """
+    gate, rule = config.gate, find_rule(config.gate.rule)
+    taken = (*rule.needs, *rule.takes)
+    found = {f"method.gate.{key}": _taken_by(rule) for key in ("k", "l", "t") if key not in taken}
+    if gate.count == "local":
+        found["method.gate.overlap"] = "counts are of the site's own rows"
+    return found
+
+
+def _taken_by(rule: GateRule) -> str:
+    return f"the rule {rule.name!r} takes {' and '.join((*rule.needs, *rule.takes))}"
 
 
 def threshold_of(gate: Gate) -> int:

@@ -50,6 +50,7 @@ from kohort.methods.partial.config import (
     release_claim,
     rules_at,
     threshold_of,
+    unread_keys,
     with_key_version,
 )
 from kohort.methods.partial.contract import LEARN, contract
@@ -391,10 +392,14 @@ _HIDDEN = dict.fromkeys(
 
 def reads(config: Partial) -> Reads:
     """What the shared loop of rounds reads, and how rows arrive; or what a learner, or a sum of updates, reads."""
+    found = LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK | ARRIVALS)
     if config.kept == "sum":
         trained = LOCAL_TRAINING if config.dp is None else LOCAL_TRAINING - {"train.l2", "train.state"}
-        return Reads(ROUNDS | trained | NETWORK, 'with method.kept = "sum"', because=_HIDDEN)
-    return LEARN.reads(config) or Reads(FEDERATED_ROUNDS | NETWORK | ARRIVALS)
+        found = Reads(ROUNDS | trained | NETWORK, 'with method.kept = "sum"', because=_HIDDEN)
+    counted = (
+        {"method.secure.colluders"} if config.gate.count == "secure" else set[str]()
+    )  # under a secret of the sites
+    return replace(found, keys=found.keys | counted, unread=unread_keys(config))
 
 
 def secure(config: Partial) -> SecureSumSection | None:

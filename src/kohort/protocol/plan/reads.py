@@ -1,12 +1,12 @@
 """Which keys of a plan are read: names of groups that methods put their declarations together from.
 
-Keys have dotted names, as in a plan and in `--set`: `train.lr`, `model.kind`. `[data]`, `[policy]` and `[costs]` are
-read by every run, so no declaration lists them.
+Keys have dotted names, as in a plan and in `--set`: `train.lr`, `model.kind`. `[policy]`, `[costs]` and the roles of
+columns in `[data]` are read by every run, so no declaration lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "SELECTION",
     "START",
     "Reads",
+    "unread_by_optimizers",
 ]
 
 ROUNDS = frozenset({"train.rounds", "train.average"})
@@ -54,6 +55,9 @@ ARRIVALS = frozenset({"sites.arrive"})
 class Reads:
     """What a method reads of `[train]`, `[model]` and `[sites]` under one config.
 
+    Of `[method]` it reads everything but `unread`, and but how many sites may collude in sums that are in clear. A
+    method that shares a secret among sites there, too, lists that key.
+
     Example:
         >>> Reads(ROUNDS | LOCAL_TRAINING | NETWORK, when="with method.secure").keys >= {"train.lr"}
         True
@@ -66,3 +70,19 @@ class Reads:
     """Why a key is not read, by its name, for the same error; keys without an entry need no reason."""
     model_kind: str = ""
     """The one kind of model the method fits, if it leaves no choice: `model.kind` may say so, and nothing else."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Keys of `[method]` that are not read under this config, by dotted name, and why: "method.gate.t"."""
+
+
+def unread_by_optimizers(names: Iterable[str]) -> Mapping[str, str]:
+    """Keys of `[train]` that none of some optimizers reads, and why.
+
+    Args:
+        names: The optimizers of all phases.
+    """
+    found, unread = set(names), {}
+    if "momentum" not in found:
+        unread["train.momentum"] = 'train.optimizer is not "momentum"'
+    if found <= {"sgd"}:
+        unread["train.state"] = "sgd has no state to keep"
+    return unread

@@ -49,11 +49,11 @@ class ModelSection:
         Returns:
             All keys for a kind that is unknown: `check` says what is wrong with it.
         """
-        own = {"init"}
+        own = {"init"}  # also without hidden layers: "pytorch" draws smaller weights
         if is_torch(self.kind):
             own = {"loss"}
         elif self.kind == "mlp":
-            own = {"init", "hidden", "activation"}
+            own = {"init", "hidden", "activation"} if self.hidden else {"init", "hidden"}
         elif self.kind not in MODEL_KINDS:
             own = {"init", "hidden", "activation", "loss"}
         return frozenset(f"model.{key}" for key in own | {"kind", "dtype"})

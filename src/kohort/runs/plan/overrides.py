@@ -79,11 +79,15 @@ def dotted_keys(raw: Mapping[str, Any]) -> frozenset[str]:
         The names, such as "train.lr" and "method.dp.epsilon"; keys whose value is None are left out.
     """
     sections = {name: values for name, values in raw.items() if isinstance(values, Mapping)}
-    own = sections.get("method", {})
-    sections |= {f"method.{name}": values for name, values in own.items() if isinstance(values, Mapping)}
-    return frozenset(
-        f"{name}.{key}" for name, values in sections.items() for key, value in values.items() if value is not None
-    )
+    found = {f"{name}.{key}" for name, values in sections.items() for key, value in values.items() if value is not None}
+    return frozenset(found | _keys_within(sections.get("method", {}), "method"))
+
+
+def _keys_within(section: Mapping[str, Any], place: str) -> set[str]:
+    """The dotted names of a section's keys, and of those of the sections in it."""
+    found = {f"{place}.{key}" for key, value in section.items() if value is not None}
+    inner = ((key, value) for key, value in section.items() if isinstance(value, Mapping))
+    return found.union(*(_keys_within(value, f"{place}.{key}") for key, value in inner))
 
 
 def without_keys(raw: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
