@@ -79,6 +79,9 @@ def unread_by_optimizers(names: Iterable[str]) -> Mapping[str, str]:
 
     Args:
         names: The optimizers of all phases.
+
+    Returns:
+        Why, in the words of an error, by dotted name.
     """
     found, unread = set(names), {}
     if "momentum" not in found:

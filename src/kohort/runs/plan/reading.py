@@ -81,10 +81,13 @@ def unread_keys(plan: Sections) -> Mapping[str, str]:
 
 
 def reasons(plan: Sections) -> Mapping[str, str]:
-    """Why keys are not read, by dotted name, in the words of an error; keys without an entry need no reason.
+    """Why keys are not read.
 
     Args:
         plan: The plan.
+
+    Returns:
+        The reasons in the words of an error, by dotted name; keys without an entry need no reason.
     """
     declared = find_method(plan.method).reads(plan.config)
     trained = {key: why for key, why in _unread_in_training(plan).items() if key in declared.keys}
@@ -97,6 +100,9 @@ def at_default(config: Any, keys: Collection[str]) -> frozenset[str]:
     Args:
         config: `[method]` as it was read.
         keys: Dotted names.
+
+    Returns:
+        Their dotted names.
     """
     return frozenset(key for key in keys if key.startswith("method.") and _has_default(config, key.split(".")[1:]))
 
