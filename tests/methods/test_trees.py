@@ -73,6 +73,13 @@ def test_pooled_rows_three_sites_and_ten_masked_sites_give_the_same_bytes() -> N
         assert _bytes(_run(_plan(sites, scheme))) == _bytes(pooled), (sites, scheme)
 
 
+@pytest.mark.parametrize("scheme", ["masks", "bfv"])
+def test_two_sites_may_collude(scheme: str) -> None:
+    """What sites say of a sealed total claims as much as the total: over so many sites that two may be the hub's."""
+    outcome = _run(_plan(6, method={"secure": {"sum": scheme, "colluders": 2}}))
+    assert _bytes(outcome) == _bytes(_run(_plan(1, "none")))
+
+
 def test_the_pooled_twin_is_the_same_learner() -> None:
     plan = _plan(4)
     outcome = _run(plan)

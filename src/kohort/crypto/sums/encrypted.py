@@ -251,10 +251,10 @@ class EncryptedSum(SumScheme):
         del groups
         return self.encrypted_hub(context)
 
-    def claim(self, sites: int, rows: int) -> Guarantee:
+    def claim(self, sites: int, rows: int, *, colluders: int = 1) -> Guarantee:
         """A share of the sum."""
         del rows
-        return sum_claim(self.ring, sites, MIN_SITES)
+        return sum_claim(self.ring, sites, max(MIN_SITES, colluders + 2))
 
     def encrypted_hub(self, context: SumContext) -> EncryptedHub:
         """The hub's part, by its own type."""

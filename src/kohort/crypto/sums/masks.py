@@ -314,10 +314,10 @@ class Masks(SumScheme):
         """The hub's part."""
         return MaskingHub(context, groups)
 
-    def claim(self, sites: int, rows: int) -> Guarantee:
+    def claim(self, sites: int, rows: int, *, colluders: int = 1) -> Guarantee:
         """A share of the sum."""
         del rows
-        return share_claim(sites, Trust.colluders)
+        return share_claim(sites, colluders)
 
 
 SCHEME = Masks()

@@ -74,9 +74,9 @@ class Plain(SumScheme):
         del groups
         return _Hub(context)
 
-    def claim(self, sites: int, rows: int) -> Guarantee:
+    def claim(self, sites: int, rows: int, *, colluders: int = 1) -> Guarantee:
         """The vector itself."""
-        del sites
+        del sites, colluders
         return Aggregate(rows=rows)
 
 

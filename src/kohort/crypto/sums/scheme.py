@@ -370,12 +370,13 @@ class SumScheme(ABC):
         """
 
     @abstractmethod
-    def claim(self, sites: int, rows: int) -> Guarantee:
+    def claim(self, sites: int, rows: int, *, colluders: int = 1) -> Guarantee:
         """What a plan with such a sum asks each site to let out, for policies to judge before.
 
         Args:
             sites: How many sites the sum is over.
             rows: How many rows the site has.
+            colluders: How many sites may collude with the hub.
 
         Returns:
             The claim.

@@ -299,7 +299,8 @@ class CheckedTraining:
         blobs, state = request.payload.blobs, site.state(LearnerState)
         learner = self._at_round(site, request.round + 1, blobs, state.members)
         count = rows_of(site, site.plan.phase(0)).count
-        claim = find_scheme(scheme_of(site.plan)).claim(state.members, count)
+        colluders = 1 if site.plan.secure is None else site.plan.secure.colluders
+        claim = find_scheme(scheme_of(site.plan)).claim(state.members, count, colluders=colluders)
         return Release(
             payload=Payload(arrays=learner.disclosed()), guarantee=claim, rows=count, said=_rows_said(site, request)
         )
