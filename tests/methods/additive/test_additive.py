@@ -21,7 +21,7 @@ from kohort.methods.additive import exact
 from kohort.methods.additive.config import Additive
 from kohort.methods.additive.method import start
 from kohort.methods.additive.private import COUNT_STEPS, PrivateLearner
-from kohort.methods.additive.ridge import RidgeLearner
+from kohort.methods.oneshot.ridge import RidgeLearner
 from kohort.models.additive.cells import codes_of
 from kohort.models.additive.model import AdditiveModel
 from kohort.models.rows import encode_rows

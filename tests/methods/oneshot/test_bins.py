@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from kohort.errors import ConfigError, RefusedError
-from kohort.methods.additive.ridge import LEVEL
+from kohort.methods.oneshot.ridge import LEVEL
 from kohort.models.additive.cells import codes_of
 from kohort.protocol.wire import decode
 from kohort.runs.config import Plan, load_plan

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kohort.errors import ConfigError
 from kohort.methods.additive.config import Additive
-from kohort.methods.additive.ridge import RidgeLearner
 from kohort.methods.oneshot.design import OneShot, section_of, unread_keys
+from kohort.methods.oneshot.ridge import RidgeLearner
 from kohort.protocol.hub import Hub, ProtocolGenerator, Result
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.rounds.totals.checked_training import CheckedTraining
