@@ -88,6 +88,31 @@ def test_no_small_combination_follows_from_what_the_hub_opens(monkeypatch: pytes
     assert share <= max(chance, 0.2)
 
 
+def numbers_read(monkeypatch: pytest.MonkeyPatch) -> float:
+    """The share of the numbers of all totals that the hub opens as they are."""
+    true: dict[int, Any] = {}
+    taken = exact.ExactLearner.after
+
+    def after(self: exact.ExactLearner, total: Any, sites: int) -> Any:
+        true.setdefault(self.number, np.array(total))
+        return taken(self, total, sites)
+
+    monkeypatch.setattr(exact.ExactLearner, "after", after)
+    heard = [numbers for _, numbers in opened(monkeypatch)[0]]
+    assert len(heard) == len(true) > 5
+    equal = [heard[number][: len(total)] == total for number, total in true.items()]
+    return float(np.concatenate(equal)[np.concatenate(list(true.values())) != 0].mean())
+
+
+def test_no_number_of_a_total_is_in_what_the_hub_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert numbers_read(monkeypatch) == 0.0
+
+
+def test_numbers_would_be_if_sums_were_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact.ExactLearner, "sealed", property(lambda self: self.number == 0))
+    assert numbers_read(monkeypatch) > 0.5
+
+
 def test_all_would_follow_if_sums_were_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact.ExactLearner, "sealed", property(lambda self: self.number == 0))
     monkeypatch.setattr(exact, "rounded_counts", lambda counts, least: counts)  # so that the hub takes the same steps
