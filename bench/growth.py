@@ -32,7 +32,7 @@ PICTURE = HERE.parent / "docs" / "images" / "scale.png"
 QUASI = ("age", "sex", "region", "ward")
 WARDS = tuple(f"w{place}" for place in range(20))
 COMBINATIONS = 72 * 2 * 4 * len(WARDS)
-"""Of quasi-identifiers: a gate of k rows, k in proportion, lets about half of the rows pass at every size."""
+"""Of quasi-identifiers: with k rows in proportion to all rows, about half of them are k alike at every size."""
 FEW_ROWS = 5_000
 ROWS = (10_000, 40_000, 160_000, 640_000)
 LARGE_ROWS = (100_000, 400_000, 1_600_000, 6_400_000)
@@ -293,7 +293,16 @@ def _over_rows(files: Files) -> Iterator[Curve]:
     yield over("check, nearly all unique", lambda n: ["check", files.table(n), *unique])
     yield over("gate", lambda n: ["gate", files.quasi(n), *quasi, *rule, *files.to("shared.parquet")[1:]])
     yield over(
-        "anonymize", lambda n: ["anonymize", files.quasi(n), *quasi, *outcome, "--k", "10", *files.to("k.parquet")]
+        "anonymize",
+        lambda n: [
+            "anonymize",
+            files.quasi(n),
+            *quasi,
+            *outcome,
+            "--k",
+            str(n // COMBINATIONS),
+            *files.to("k.parquet"),
+        ],
     )
     yield over("init", lambda n: ["init", files.table(n), "--target", "outcome", *files.to("made.toml")])
     yield over("harmonise", lambda n: ["harmonise", files.table(n), files.table(n, name="others")])
