@@ -95,14 +95,14 @@ def curves_of_model(model: Model) -> dict[str, Any] | None:
     else:
         about = f"the score of each class of {model.target}"
     lead = (
-        f"Each curve is what a column adds to {about}; 0 is its mean over all rows. Bars say about how many persons "
-        "each bin holds: a count stands for a range, or has noise where the plan has a budget. "
+        f"Each curve is what a column adds to {about}; 0 is its mean over all rows. Bars show roughly how many "
+        "persons each bin holds: counts are told as ranges, or with noise where the plan has a budget. "
         "Shaded: 95 % intervals given the other columns, where the model was fitted without noise."
     )
     if any("grid" in curve for curve in drawn.values()):
         lead += (
-            " A pair of columns has a map of what both add together, besides their own curves. Cells that are crossed "
-            "out hold too few persons, or would give others away that do: they share one value."
+            " A pair of columns has a map of what both add together, besides their own curves. Crossed-out cells "
+            "share one value: they hold too few persons, or would show by subtraction how many such a cell holds."
         )
     return {"columns": drawn, "outputs": list(model.classes), "lead": lead}
 
