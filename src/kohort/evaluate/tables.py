@@ -150,7 +150,8 @@ def _readable_rows(
     domains = encoder.domain.columns
     knows_null = {name for name, domain in domains.items() if domain.missing or domain.kind == "items"}
     knows_null |= {*encoder.schema.inputs} if encoder.impute else set()
-    needed = [name for name in (*encoder.schema.inputs, *extra) if name not in knows_null and name in frame.columns]
+    known = set(frame.columns) - knows_null
+    needed = [name for name in (*encoder.schema.inputs, *extra) if name in known]
     gaps = {name: count for name in needed if (count := frame[name].null_count())}
     if not gaps:
         return None

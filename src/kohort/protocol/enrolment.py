@@ -290,12 +290,12 @@ def _check_named(site: Site, domain: Domain) -> None:
 
     What a value outside the domain becomes must not depend on the hub: an error, or a refusal, would tell of rows.
     """
-    named, approved = site.state(DomainState).named, site.plan
+    named, approved, kinds = site.state(DomainState).named, site.plan, site.table.frame.schema
     if named is None:
         raise RefusedError("a domain came in that was not learned by noisy counts")
     for name in undeclared_columns(approved.schema):
         said, is_target = domain.columns.get(name), name == approved.schema.target
-        kind = column_kind(approved.schema.columns[name], site.table.frame.schema[name])
+        kind = column_kind(approved.schema.columns[name], kinds[name])
         if said is None or said.kind != kind or not said.counted:
             raise RefusedError(f"the hub's domain for column {name!r} has another kind or was not counted")
         if said.missing != (approved.missing == "category" and not is_target):

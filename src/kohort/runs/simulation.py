@@ -413,12 +413,13 @@ def _with_answer(schema: Schema, frame: pl.DataFrame, task: TargetTask, plan: Pl
     Under a budget it also says that whole numbers are classes: noisy counts of few rows do not show it.
     """
     target = str(schema.target)
-    dates = {name for name in schema.inputs if frame.schema[name].is_temporal()}  # explained as dates
+    kinds = frame.schema
+    dates = {name for name in schema.inputs if kinds[name].is_temporal()}  # explained as dates
     columns = {
-        name: replace(spec, answer=answer_of(frame.schema[name])) if name in dates else spec
+        name: replace(spec, answer=answer_of(kinds[name])) if name in dates else spec
         for name, spec in schema.columns.items()
     }
-    spec = replace(schema.columns[target], answer=answer_of(frame.schema[target]))
+    spec = replace(schema.columns[target], answer=answer_of(kinds[target]))
     phases = find_method(plan.method).phases(plan.config, plan.train)
     if task.task == "classification" and spec.declared_kind is None and any(one.dp is not None for one in phases):
         spec = replace(spec, kind="category")

@@ -104,7 +104,8 @@ def number_notes(frames: Iterable[pl.DataFrame], schema: Schema) -> list[str]:
     """
     found: dict[str, None] = {}
     for frame in frames:
-        texts = [name for name in schema.inputs if frame.schema[name] == pl.String]
+        kinds = frame.schema
+        texts = [name for name in schema.inputs if kinds[name] == pl.String]
         found |= dict.fromkeys(
             name for name in texts if frame[name].n_unique() > MANY_TEXTS and is_measured(frame[name].drop_nulls())
         )

@@ -123,7 +123,8 @@ def learn_domain(frame: pl.DataFrame, schema: Schema, *, missing: Gaps | None = 
         DataError: The table lacks a column, or a number column holds no number.
     """
     names = [*schema.inputs, *(() if schema.target is None else (schema.target,))]
-    absent = [name for name in names if name not in frame.columns]
+    known = set(frame.columns)
+    absent = [name for name in names if name not in known]
     if absent:
         raise DataError(f"the table lacks columns: {', '.join(absent)}", hint="Resolve the schema for this table")
     columns: dict[str, ColumnDomain] = {}

@@ -133,7 +133,8 @@ class Encoder:
         hierarchies: Mapping[str, Taxonomy] | None = None,
     ) -> NDArray[np.floating]:
         """The inputs as numbers. With `generalised`, text columns may hold the cell forms of `kohort.tables.cells`."""
-        absent = [name for name in self.schema.inputs if name not in frame.columns]
+        known = set(frame.columns)
+        absent = [name for name in self.schema.inputs if name not in known]
         if absent:
             hint = "The model was trained with them: add them to the table"
             raise DataError(f"the table lacks columns: {', '.join(absent)}", hint=hint)
@@ -162,7 +163,8 @@ class Encoder:
             DataError: Columns are absent, cells cannot be read, or `unseen` is "error" and a category is outside the
                 domain of a column that is not declared to have an "other".
         """
-        absent = [name for name in self.schema.inputs if name not in frame.columns]
+        known = set(frame.columns)
+        absent = [name for name in self.schema.inputs if name not in known]
         if absent or type(self).transform is not Encoder.transform:
             return self.transform(frame), {}  # raises where columns are absent
         if self.unseen == "error":

@@ -134,7 +134,8 @@ def profile_table(
     if person is not None and person not in frame.columns:
         raise DataError(f"the table of site {site!r} has no column {person!r}", hint="Name the column of persons")
     persons = None if person is None else frame[person]
-    chosen = [name for name in columns or frame.columns if name != person and name in frame.columns]
+    known = set(frame.columns)
+    chosen = [name for name in columns or frame.columns if name != person and name in known]
     found = frame.height if persons is None else persons.n_unique()
     return TableProfile(
         site=site,
@@ -173,8 +174,9 @@ def missing_code_notes(frames: Iterable[pl.DataFrame], columns: Sequence[str], *
     """
     found: dict[str, set[int]] = {}
     for frame in frames:
+        known = set(frame.columns)
         for name in columns:
-            found.setdefault(name, set()).update(missing_codes(frame[name]) if name in frame.columns else ())
+            found.setdefault(name, set()).update(missing_codes(frame[name]) if name in known else ())
     return [
         f"column {name!r} holds {' and '.join(map(str, sorted(codes)))}, far from its other numbers: "
         + how.format(name=name, codes=",".join(f"{name}={code}" for code in sorted(codes)))
