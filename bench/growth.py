@@ -36,9 +36,9 @@ COMBINATIONS = 72 * 2 * 4 * len(WARDS)
 FEW_ROWS = 5_000
 ROWS = (10_000, 40_000, 160_000, 640_000)
 LARGE_ROWS = (100_000, 400_000, 1_600_000, 6_400_000)
-COLUMNS, COLUMNS_ROWS = (8, 24, 72, 216), FEW_ROWS
-SITES, SITES_ROWS = (4, 12, 36, 108), 40_000
-ROUNDS, ROUNDS_ROWS = (10, 30, 90, 270), FEW_ROWS
+COLUMNS, COLUMNS_ROWS = (8, 24, 72, 144), FEW_ROWS
+SITES, SITES_ROWS = (4, 10, 25, 60), 40_000
+ROUNDS, ROUNDS_ROWS = (7, 21, 63, 189), FEW_ROWS
 POWERS = np.linspace(0.0, 3.0, 301)
 FLAT = 0.1
 SHORT = 4.0
@@ -162,9 +162,9 @@ def measure() -> Iterator[Row]:
             seconds = [_seconds(curve.words(size)) for size in sizes]
             one = Measured(curve=Curve(**{**vars(curve), "sizes": sizes}), seconds=seconds)
             done.append(one)
+            if not QUICK:
+                draw(done, PICTURE)
             yield one.row()
-    if not QUICK:
-        draw(done, PICTURE)
 
 
 def _seconds(words: list[str]) -> float:
@@ -275,8 +275,8 @@ def curves(folder: Path) -> Iterator[Curve]:
     files = Files(folder)
     yield from _over_rows(files)
     yield from _over_columns(files)
-    yield from _over_sites(files)
     yield from _over_rounds(files)
+    yield from _over_sites(files)
 
 
 def _over_rows(files: Files) -> Iterator[Curve]:
