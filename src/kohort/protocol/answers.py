@@ -233,10 +233,10 @@ def _said_by(site: Site, release: Release) -> int:
     return rows_to_say(site, release.rows, release.guarantee) if release.said is None else release.said
 
 
-def _said_by_many(sites: Sequence[Site], releases: Releases) -> Sequence[int]:
-    """The same for many sites."""
+def _said_by_many(sites: Sequence[Site], releases: Releases) -> Sequence[int] | None:
+    """The same for many sites; None where it is how many there were."""
     if releases.said is not None or not sites[0].plan.hides_domains:
-        return releases.rows if releases.said is None else releases.said
+        return releases.said
     each = zip(sites, releases.rows, releases.guarantees, strict=True)
     return [rows_to_say(site, rows, guarantee) for site, rows, guarantee in each]
 
