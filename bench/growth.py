@@ -2,11 +2,12 @@
 
 Every command runs in a process of its own, with one thread, at several sizes. Its cost is fitted as a + b n^p: the
 start of the process is `a`, and `p` is the exponent. 1 is in proportion. The measured curves are drawn to
-docs/images/scale.png.
+docs/images, a picture for each of the four. KOHORT_BENCH_GROWS=sites,rounds measures these alone.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,10 @@ SUMMARY = (
     "each a process of its own with one thread; in brackets the seconds at the smallest and at the largest size. 1 is "
     "in proportion; 0 where the size costs less than a tenth of the command. Drawn in docs/scale.md."
 )
-PICTURE = HERE.parent / "docs" / "images" / "scale.png"
+PICTURES = HERE.parent / "docs" / "images"
+ONLY = frozenset(os.environ.get("KOHORT_BENCH_GROWS", "").split(",")) - {""}
+"""Where some of rows, columns, sites and rounds are named, these alone are measured."""
+PARTIAL = bool(ONLY)
 QUASI = ("age", "sex", "region", "ward")
 WARDS = tuple(f"w{place}" for place in range(20))
 COMBINATIONS = 72 * 2 * 4 * len(WARDS)
@@ -37,7 +41,7 @@ FEW_ROWS = 5_000
 ROWS = (10_000, 40_000, 160_000, 640_000)
 LARGE_ROWS = (100_000, 400_000, 1_600_000, 6_400_000)
 COLUMNS, COLUMNS_ROWS = (8, 24, 72, 144), FEW_ROWS
-SITES, SITES_ROWS = (4, 10, 25, 60), 40_000
+SITES, SITES_ROWS = (4, 9, 20, 45), 40_000
 ROUNDS, ROUNDS_ROWS = (7, 21, 63, 189), FEW_ROWS
 POWERS = np.linspace(0.0, 3.0, 301)
 FLAT = 0.1
@@ -158,12 +162,14 @@ def measure() -> Iterator[Row]:
     done = []
     with tempfile.TemporaryDirectory() as folder:
         for curve in curves(Path(folder)):
+            if ONLY and curve.grows not in ONLY:
+                continue
             sizes = curve.sizes[:3] if QUICK else curve.sizes
             seconds = [_seconds(curve.words(size)) for size in sizes]
             one = Measured(curve=Curve(**{**vars(curve), "sizes": sizes}), seconds=seconds)
             done.append(one)
             if not QUICK:
-                draw(done, PICTURE)
+                draw([other for other in done if other.curve.grows == curve.grows], PICTURES)
             yield one.row()
 
 
@@ -374,32 +380,29 @@ def _over_rounds(files: Files) -> Iterator[Curve]:
     yield over("lineage", lambda n: ["lineage", "site-01", done(n)])
 
 
-def draw(measured: Sequence[Measured], path: Path) -> None:
-    """Draw the curves, a panel for rows, columns, sites and rounds.
+def draw(measured: Sequence[Measured], folder: Path) -> None:
+    """Draw curves that grow with one thing, to scale-rows.png, scale-columns.png, scale-sites.png or scale-rounds.png.
 
     Args:
         measured: The curves.
-        path: The PNG file.
+        folder: Where the picture goes.
     """
     import altair as alt
     import vl_convert
 
-    panels = []
-    for what in dict.fromkeys(one.curve.grows for one in measured):
-        points = [
-            {"size": size, "seconds": seconds, "command": f"{one.curve.command}: {one.exponent:.2f}"}
-            for one in measured
-            if one.curve.grows == what
-            for size, seconds in zip(one.curve.sizes, one.seconds, strict=True)
-        ]
-        panels.append(
-            alt.Chart(alt.InlineData(values=points), title=what, width=380, height=300)
-            .mark_line(point=True)
-            .encode(
-                x=alt.X("size:Q", scale=alt.Scale(type="log"), title=what, axis=alt.Axis(format="~s")),
-                y=alt.Y("seconds:Q", scale=alt.Scale(type="log"), title="processor seconds"),
-                color=alt.Color("command:N", title="command: exponent", scale=alt.Scale(scheme="tableau20")),
-            )
+    what = measured[0].curve.grows
+    points = [
+        {"size": size, "seconds": seconds, "command": f"{one.curve.command}: {one.exponent:.2f}"}
+        for one in measured
+        for size, seconds in zip(one.curve.sizes, one.seconds, strict=True)
+    ]
+    chart = (
+        alt.Chart(alt.InlineData(values=points), title=what, width=380, height=300)
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("size:Q", scale=alt.Scale(type="log"), title=what, axis=alt.Axis(format="~s")),
+            y=alt.Y("seconds:Q", scale=alt.Scale(type="log"), title="processor seconds"),
+            color=alt.Color("command:N", title="command: exponent", scale=alt.Scale(scheme="tableau20")),
         )
-    chart = alt.concat(*panels, columns=2).resolve_scale(color="independent")
-    path.write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), scale=1.5))
+    )
+    (folder / f"scale-{what}.png").write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), scale=1.5))
