@@ -18,6 +18,7 @@ from math import ceil, floor, log2, sqrt
 import numpy as np
 
 from kohort.models.additive.bins import Floats
+from kohort.models.rounding import rounded_to, steps_within
 
 __all__ = ["rounded_counts", "rounded_errors", "rounded_mean", "rounded_values"]
 
@@ -56,10 +57,10 @@ def rounded_values(w: Floats, errors: Floats, alike: Iterable[slice] = ()) -> Fl
     Returns:
         Multiples of a power of two, which is more than a quarter and at most half of the standard error.
     """
-    steps = np.exp2(np.floor(np.log2(SHARE * errors)))
+    steps = steps_within(SHARE * errors)
     for part in alike:
         steps[part] = steps[part].min(axis=0)
-    return np.asarray(np.rint(w / steps) * steps)
+    return rounded_to(w, steps)
 
 
 def rounded_mean(total: float, rows: float) -> Floats:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kohort.models.rounding import rounded_to, steps_within
+
 __all__ = ["rounded_gains", "rounded_loss", "rounded_scores", "rounded_values"]
 
 Floats = NDArray[np.float64]
@@ -83,5 +85,4 @@ def rounded_loss(loss: float, rows: int) -> float:
 
 def _to_grid(values: Floats, largest: Floats) -> Floats:
     """The nearest multiples of the largest power of two that is not above `largest`."""
-    steps = np.exp2(np.floor(np.log2(largest)))
-    return np.asarray(np.rint(values / steps) * steps)
+    return rounded_to(values, steps_within(largest))

@@ -314,8 +314,9 @@ class CheckedTraining:
 
     def _own_of_one(self, site: Site, request: Request) -> Release:
         numbers, guarantee, count = self._own_numbers(site, request)
-        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": _rows_said(site, request)})
-        return Release(payload=payload, guarantee=guarantee, rows=count, said=_rows_said(site, request))
+        said = _rows_said(site, request)
+        payload = Payload(arrays={"numbers": numbers}, metrics={"rows": said})
+        return Release(payload=payload, guarantee=guarantee, rows=count, said=said)
 
     def _own_of_many(self, sites: Sequence[Site], request: Request) -> Releases:
         found = [self._own_numbers(site, request) for site in sites]
