@@ -58,3 +58,41 @@ def test_a_loop_runs_where_nothing_can_be_saved(monkeypatch):
         return number + 1
 
     assert raised(1) == 2
+
+
+SUMMED = """
+import sys
+import numpy as np
+from kohort.anonymity.compiled import compiled
+from kohort.saved_code import must_compile
+
+@compiled
+def summed(values):
+    found = values[0] - values[0]
+    for value in values:
+        found += value
+    return found
+
+given = np.arange(4, dtype=sys.argv[1]) / (2 if sys.argv[1] == "float64" else 1)
+given = given.astype(sys.argv[1])
+print(must_compile(summed, given), summed(given), must_compile(summed, given), must_compile(summed.py_func, given))
+"""
+
+
+def test_code_that_another_process_saved_in_its_place_is_not_run(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(SUMMED)
+
+    def run(kind):
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        command = [sys.executable, str(program), kind]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    assert run("int64") == ["True", "6", "False", "False"]
+    assert run("float64") == ["True", "3.0", "False", "False"]
+    assert run("float64") == ["False", "3.0", "False", "False"]
+    # What remains when two processes save at once: both types are listed, and one file holds the other's code.
+    first, second = sorted((tmp_path / "cache").rglob("*.nbc"))
+    second.write_bytes(first.read_bytes())
+    assert run("float64")[1] == "3.0"
+    assert run("int64")[1] == "6"

@@ -1,7 +1,7 @@
 """Compiled loops that are kept on disk, and read from there without getting ready to compile.
 
-Guarantee: a loop that was compiled before for the same types runs as it was compiled. Where no folder can be written
-to, every process compiles for itself.
+Guarantee: a loop that was compiled before for the same types runs as it was compiled, also where several processes
+saved code of one loop at once. Where no folder can be written to, every process compiles for itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numba
 from numba.core.caching import FunctionCache
 from numba.core.runtime.nrt import rtsys
 
-__all__ = ["SavedCode", "compile_and_save"]
+__all__ = ["SavedCode", "compile_and_save", "must_compile"]
 
 
 class SavedCode(FunctionCache):
@@ -29,7 +29,22 @@ class SavedCode(FunctionCache):
         """The saved code for some argument types; None where there is none."""
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            # Two processes that save code for different types at once may write to the same file.
+            return found if found is not None and found.signature.args == tuple(sig) else None
+
+    def holds(self, sig: Any, target_context: Any) -> bool:
+        """Whether there is saved code for some argument types; it is not loaded.
+
+        Args:
+            sig: The types.
+            target_context: What the code is for.
+
+        Returns:
+            True where the index on disk lists it.
+        """
+        key = self._index_key(sig, target_context.codegen())  # type: ignore[no-untyped-call]
+        return key in self._cache_file._load_index()  # type: ignore[no-untyped-call]
 
 
 def compile_and_save(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -51,3 +66,20 @@ def compile_and_save(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return made
 
     return prepare
+
+
+def must_compile(loop: Any, *arguments: object) -> bool:
+    """Whether calling a loop with these arguments compiles it, and saves the code.
+
+    Args:
+        loop: What `compile_and_save` made.
+        *arguments: What it would be called with; their types alone matter.
+
+    Returns:
+        False where it is compiled or saved already, and where nothing is compiled or nothing can be saved.
+    """
+    saved = getattr(loop, "_cache", None)
+    if not isinstance(saved, SavedCode):
+        return False
+    types = tuple(numba.typeof(argument) for argument in arguments)  # type: ignore[no-untyped-call]
+    return types not in loop.overloads and not saved.holds(types, loop.targetctx)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from kohort.anonymity.relational.algorithms.compile_beside import compile_search_beside
 from kohort.anonymity.relational.algorithms.mondrian import mondrian
 from kohort.anonymity.relational.equal_rows import exact_classes
 from kohort.anonymity.relational.problem import CodedTable, Codes, Integers, Partition, Problem
@@ -67,6 +68,7 @@ def cluster(problem: Problem, *, block: int | None = None, jobs: int | None = No
     from kohort.anonymity.compiled import first_call
     from kohort.anonymity.relational.algorithms.cluster_kernel import assign_leftovers, grow_clusters
 
+    compile_search_beside(problem, grow_clusters)
     table = problem.table
     size = block_rows(table.rows, problem.rule.k, len(table.columns)) if block is None else block
     blocks = mondrian(problem, split="look-ahead", stop_rows=size)

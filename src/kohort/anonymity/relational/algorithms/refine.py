@@ -23,15 +23,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from kohort.anonymity.relational.algorithms.cell_shape import Steps, cell_shape
+from kohort.anonymity.relational.algorithms.compile_beside import wait_for_search
 from kohort.anonymity.relational.algorithms.label_groups import by_groups, groups_of, joined_alike, too_large
 from kohort.anonymity.relational.algorithms.mondrian import cut_classes
 from kohort.anonymity.relational.hierarchy_levels import HierarchyLevels
-from kohort.anonymity.relational.problem import Integers, Partition, Problem
+from kohort.anonymity.relational.problem import CodedTable, Integers, Partition, Problem, code_table
+from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 
-__all__ = ["few_pairs", "group_classes", "leave_out", "loss_of", "passes", "refine", "too_many_pairs"]
+__all__ = ["compile_search", "few_pairs", "group_classes", "leave_out", "loss_of", "passes", "refine", "too_many_pairs"]
 
 PASSES = 2
 # Rows times classes that may be compared; a larger table is refined in fewer passes, or not at all.
@@ -110,6 +113,26 @@ def refine(
     search = _Search.of(problem, partition, steps, left=left, cuts=cuts)
     search.improve()
     return search.partition()
+
+
+def compile_search(width: int, with_values: bool) -> None:
+    """Compile the loops of `refine` for tables of a kind, on a few rows made for it.
+
+    Args:
+        width: Bytes of a code of the table.
+        with_values: Whether the rule is about sensitive values.
+    """
+    made = pl.DataFrame({"age": [21, 22, 23, 24, 47, 48, 49, 50], "sex": ["f", "m"] * 4, "ill": ["no", "yes"] * 4})
+    table = code_table(made, ["age", "sex"])
+    codes: Any = table.codes.astype(np.dtype(f"u{width}"))
+    private = SensitiveColumns.of(made, ["ill"] if with_values else [])
+    problem = Problem(CodedTable(table.columns, codes), private, Rule(k=2, l=2 if with_values else 0))
+    halves = Partition.of_labels(np.repeat(np.arange(2), made.height // 2))
+    search = _Search.of(problem, halves, None)
+    search.move()
+    search.dissolve()
+    if not with_values:
+        search.refill()
 
 
 def group_classes(problem: Problem, steps: Sequence[HierarchyLevels]) -> Partition | None:
@@ -218,22 +241,22 @@ class _Search:
 
     def improve(self, *, thoroughly: bool = True) -> None:
         """Move rows and cut classes; thoroughly: also share classes out and replace rows."""
-        if not self._moves():
+        if not self.move():
             return
         self._cut()
         if not thoroughly:
             return
         sizes_alone = self.problem.requirements is None
         if sizes_alone and self.problem.table.rows * self.count > PAIRS_THOROUGH:
-            self._moves()
+            self.move()
             return
-        self._dissolve()
+        self.dissolve()
         self._cut()
-        if self._moves() and sizes_alone:
-            self._replace()
-            self._moves()
+        if self.move() and sizes_alone:
+            self.refill()
+            self.move()
 
-    def _moves(self) -> bool:
+    def move(self) -> bool:
         """Move rows; False where there are too many to compare, or one class."""
         from kohort.anonymity.compiled import first_call
         from kohort.anonymity.relational.algorithms.refine_kernel import move_rows
@@ -241,12 +264,13 @@ class _Search:
         times = _passes(self.problem, self.count)
         if times < 1:
             return False
+        wait_for_search()
         with first_call(move_rows):
             move_rows(*self.arguments, times)
         self.relabel(self.labels)
         return True
 
-    def _dissolve(self) -> None:
+    def dissolve(self) -> None:
         from kohort.anonymity.compiled import first_call
         from kohort.anonymity.relational.algorithms.refine_kernel import dissolve_classes
 
@@ -254,7 +278,7 @@ class _Search:
             dissolve_classes(*self.arguments, PAIRS if self.problem.requirements is None else PAIRS_SHARED)
         self.relabel(self.labels)
 
-    def _replace(self) -> None:
+    def refill(self) -> None:
         from kohort.anonymity.compiled import first_call
         from kohort.anonymity.relational.algorithms.refine_kernel import replace_rows
 
