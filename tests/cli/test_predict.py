@@ -379,3 +379,35 @@ def test_text_files_and_small_tables_are_read_at_once(table_file: Path, tmp_path
     pl.read_csv(table_file).write_parquet(tmp_path / "small.parquet")
     assert not is_large(str(table_file), tmp_path / "a.parquet")
     assert not is_large(str(tmp_path / "small.parquet"), tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_unknown_categories_are_counted_beside_missing_values(
+    tmp_path: Path, table_file: Path, kohort_here: Call, monkeypatch: pytest.MonkeyPatch, in_parts: bool
+) -> None:
+    folder = trained(tmp_path, table_file, kohort_here, 'missing = "drop"')
+    place = pl.int_range(pl.len())
+    strange = read_table(table_file).with_columns(
+        ward=pl.when(place % 40 == 0).then(pl.lit("new")).otherwise("ward"),
+        age=pl.when(place % 30 == 10).then(None).otherwise("age"),
+    )
+    lacking = strange["age"].null_count()
+    expected = strange.filter(pl.col("age").is_not_null() & (pl.col("ward") == "new")).height
+    assert (lacking, expected) == (4, 2)  # one of the three new ones has no age
+    strange.write_parquet(tmp_path / "strange.parquet")
+    if in_parts:
+        monkeypatch.setattr("kohort.tables.parts.LARGE", 0)
+        monkeypatch.setattr("kohort.tables.parts.PART_BYTES", 1_000)
+    words = ["predict", folder, tmp_path / "strange.parquet", "--missing", "skip", "--out", tmp_path / "out.parquet"]
+    code, shown, said = kohort_here(*words, "--json")
+    assert code == 0, said
+    assert (json.loads(shown)["skipped"], json.loads(shown)["unseen"]) == (lacking, {"ward": expected})
+    code, _, said = kohort_here(*words, "--force")
+    assert code == 0
+    assert "ward (2)" in said
+    if not in_parts:
+        words = ["evaluate", folder, tmp_path / "strange.parquet", "--missing", "skip"]
+        code, shown, said = kohort_here(*words, "--json")
+        assert code == 0, said
+        assert (json.loads(shown)["skipped"], json.loads(shown)["unseen"]) == (lacking, {"ward": expected})
+        assert "ward (2)" in kohort_here(*words)[2]

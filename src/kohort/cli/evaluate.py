@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kohort.cli.common import ClusterOption, JsonOption, SiteOption, as_agreed, checked_model, emit, say, stdout
-from kohort.cli.predict import MissingOption, ModelArgument, TableArgument
+from kohort.cli.predict import MissingOption, ModelArgument, TableArgument, say_unseen
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,6 +56,7 @@ def evaluate(
                 "target": trained.target,
                 "rows": found.rows,
                 "skipped": found.skipped,
+                "unseen": found.unseen,
                 "metrics": found.metrics,
                 "by": by,
                 "groups": found.groups,
@@ -66,6 +67,7 @@ def evaluate(
         return
     if found.skipped:
         say(f"note: {found.skipped:,} rows with missing values are left out")
+    say_unseen(trained, found.unseen)
     console = stdout()
     console.print(_measures(found.metrics, rows=found.rows))
     if by is not None:

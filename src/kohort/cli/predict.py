@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kohort.evaluate.in_parts import Predicted
     from kohort.models.base import Model
 
-__all__ = ["MissingOption", "ModelArgument", "TableArgument", "UnseenOption", "register", "with_unseen"]
+__all__ = ["MissingOption", "ModelArgument", "TableArgument", "UnseenOption", "register", "say_unseen", "with_unseen"]
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder, or the folder of model.json.")]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A named dataset, a path, or - for CSV on stdin.")]
@@ -103,14 +104,24 @@ def predict(
         return
     if found.hidden:
         say(f"note: left out, they look like identifiers: {', '.join(found.hidden)}. Add --keep NAME to write them")
-    others = {name for name in found.unknown if trained.encoder.has_other(name)}
-    for read_as, columns in (("as other", others), ("as any of its column", {*found.unknown} - others)):
-        listed = ", ".join(f"{name} ({count:,})" for name, count in found.unknown.items() if name in columns)
-        if listed:
-            say(f"warning: rows with a category unknown to the model, read {read_as}: {listed}")
+    say_unseen(trained, found.unknown)
     left = f", {found.skipped:,} of them without a prediction for missing values" if found.skipped else ""
     parts = f", read in {found.parts:,} parts" if found.parts > 1 else ""
     say(f"{found.rows:,} rows{left}{parts}. Written to {out}, column {predicted_column(trained)}")
+
+
+def say_unseen(model: Model, unseen: Mapping[str, int]) -> None:
+    """Warn of rows with a category that the model does not know, and say how they were read.
+
+    Args:
+        model: The model.
+        unseen: By column, how many rows have one.
+    """
+    others = {name for name in unseen if model.encoder.has_other(name)}
+    for read_as, columns in (("as other", others), ("as any of its column", {*unseen} - others)):
+        listed = ", ".join(f"{name} ({count:,})" for name, count in unseen.items() if name in columns)
+        if listed:
+            say(f"warning: rows with a category unknown to the model, read {read_as}: {listed}")
 
 
 def _row_by_row(trained: Model, where: Path) -> bool:
@@ -146,14 +157,13 @@ def _at_once(
     frame = with_item_sets(agreed, trained.encoder.schema.items)[0] if trained.encoder.schema.items else agreed
     exact = opened.texts is not None and out.suffix.lower() in TEXT_ENDINGS
     # Any other word than the two known ones is refused by predict_table.
-    found, skipped = predict_table(trained, frame, proba=proba, missing=missing)  # type: ignore[arg-type]
+    found, skipped, unknown = predict_table(trained, frame, proba=proba, missing=missing)  # type: ignore[arg-type]
     added = found.select(name for name in found.columns if name not in frame.columns)
     hidden = tuple(suspected(opened.frame, declared=used))
     predicted = opened.frame.drop(hidden).with_columns(added)
     if exact:
         predicted = restore_texts(predicted.with_row_index(ROW), opened.texts, opened.frame)
     write_table(predicted, out, force=force)
-    unknown = {} if skipped else dict(trained.unseen(frame))
     return Predicted(rows=predicted.height, skipped=skipped, unknown=unknown, hidden=hidden)
 
 

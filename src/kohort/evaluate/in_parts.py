@@ -78,13 +78,12 @@ def predict_in_parts(
                     part = table.slice(begin, step).collect(engine="streaming")
                 if number == 0:
                     hidden = tuple(suspected(part, declared=used))
-                found, lacking = predict_table(model, part, proba=proba, missing=missing)
+                found, lacking, unseen = predict_table(model, part, proba=proba, missing=missing)
                 skipped += lacking
-                unknown += Counter({} if missing == "skip" and lacking else model.unseen(part))
+                unknown.update(unseen)
                 found.drop(hidden).write_parquet(Path(folder) / f"{number:09d}.parquet")
             whole = Path(folder) / "whole"
             pl.scan_parquet(Path(folder) / "*.parquet").sink_parquet(whole)
             whole.chmod(0o644)
             whole.replace(out)
-    told = {} if skipped else dict(unknown)
-    return Predicted(rows=rows, skipped=skipped, unknown=told, hidden=hidden, parts=-(-rows // step))
+    return Predicted(rows=rows, skipped=skipped, unknown=dict(unknown), hidden=hidden, parts=-(-rows // step))

@@ -6,8 +6,9 @@ a whole, naming columns and counts; rows with missing values get no answer only 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest, nearest_column
 from kohort.evaluate.intervals import RESAMPLES
-from kohort.evaluate.utility import evaluate_model
+from kohort.evaluate.utility import Judged
 from kohort.models.base import Model
 from kohort.tables.domain import category_text
 
-__all__ = ["MissingCells", "Verdict", "evaluate_table", "predict_table", "predicted_column"]
+__all__ = ["MissingCells", "PredictedTable", "Verdict", "evaluate_table", "predict_table", "predicted_column"]
 
 MissingCells = Literal["error", "skip"]
 MOST_GROUPS = 100
@@ -36,6 +37,22 @@ class Verdict:
     """Rows left out for missing values."""
     metrics: dict[str, Any]
     groups: dict[str, dict[str, Any]]
+    unseen: Mapping[str, int]
+    """By column, how many rows have a category that the model does not know. They are judged all the same."""
+
+
+class PredictedTable(NamedTuple):
+    """A table with predictions.
+
+    Attributes:
+        frame: The table with the added columns at its end.
+        skipped: Rows without a prediction, for missing values.
+        unseen: By column, how many of the other rows have a category that the model does not know.
+    """
+
+    frame: pl.DataFrame
+    skipped: int
+    unseen: dict[str, int]
 
 
 def predicted_column(model: Model) -> str:
@@ -52,8 +69,8 @@ def predicted_column(model: Model) -> str:
 
 def predict_table(
     model: Model, frame: pl.DataFrame, *, proba: bool = False, missing: MissingCells = "error"
-) -> tuple[pl.DataFrame, int]:
-    """`frame` with a column of predictions, and how many rows have none.
+) -> PredictedTable:
+    """`frame` with a column of predictions, and what is to be said of its rows.
 
     Args:
         model: The model that predicts.
@@ -63,7 +80,8 @@ def predict_table(
         missing: "error" refuses a table with missing values that the model does not know; "skip" gives such rows null.
 
     Returns:
-        The table with the added columns at its end, and the number of rows without a prediction.
+        The table with the added columns at its end, the number of rows without a prediction, and what the model does
+        not know in the others.
 
     Raises:
         ConfigError: Probabilities of a number were asked for, or `missing` is neither "error" nor "skip".
@@ -81,17 +99,19 @@ def predict_table(
     readable = _readable_rows(model, frame, missing=missing)
     part = frame if readable is None else frame.filter(pl.Series(readable))
     with catch_warnings():
-        simplefilter("ignore", UserWarning)  # the caller asks for the counts
+        simplefilter("ignore", UserWarning)  # the counts are returned
         added = [model.predict(part).alias(names[0])]
         if proba:
             shares = model.predict_proba(part)
             added += [pl.Series(name, shares[:, code]) for code, name in enumerate(names[1:])]
         added += [column for column in model.read_as(part) if column.name not in frame.columns]
+    unseen = model.unseen(part)
     if readable is None:
-        return frame.with_columns(added), 0
+        return PredictedTable(frame.with_columns(added), 0, unseen)
     # Row numbers of the predictions; null where there is none, which gather passes on.
     places = pl.Series(np.where(readable, np.cumsum(readable) - 1, -1)).replace(-1, None)
-    return frame.with_columns(series.gather(places) for series in added), int((~readable).sum())
+    whole = frame.with_columns(series.gather(places) for series in added)
+    return PredictedTable(whole, int((~readable).sum()), unseen)
 
 
 def evaluate_table(
@@ -129,12 +149,13 @@ def evaluate_table(
     if part.height == 0:
         raise DataError(f"all {frame.height:,} rows have missing values", hint="Fill them in")
     groups = None if by is None else _labels(part[by])
-    metrics = evaluate_model(model, part, groups=groups, resamples=resamples, group_resamples=resamples, seed=seed)
+    judged = Judged.of(model, part, seed)
     return Verdict(
         rows=part.height,
         skipped=frame.height - part.height,
-        groups=metrics.pop("by_group", {}),
-        metrics=metrics,
+        groups={} if groups is None else judged.by_group(groups, resamples),
+        metrics=judged.measure(slice(None), resamples),
+        unseen=judged.unseen,
     )
 
 

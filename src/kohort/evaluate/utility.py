@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from kohort.errors import DataError
 from kohort.evaluate.intervals import BLOCKS, Blocks, Floats, Resampling, intervals_of
 from kohort.models.base import Model
-from kohort.models.rows import Rows, encode_test_rows
+from kohort.models.rows import Rows, person_of_rows, scaled_target
 from kohort.rng import Streams
 from kohort.tables.persons import persons_of
 
 __all__ = [
+    "Judged",
     "accuracy_and_loss",
     "accuracy_of",
     "classification",
@@ -105,7 +106,7 @@ def evaluate_model(
     Raises:
         DataError: There is no row, or the model cannot read the table.
     """
-    judged = _Judged.of(model, frame, seed)
+    judged = Judged.of(model, frame, seed)
     result = judged.measure(slice(None), resamples)
     if groups is not None:
         result["by_group"] = judged.by_group(groups, group_resamples)
@@ -127,39 +128,75 @@ def evaluate_groups(
     """
     if not groupings:
         return {}
-    judged = _Judged.of(model, frame, 0)
+    judged = Judged.of(model, frame, 0)
     return {name: judged.by_group(groups, 0) for name, groups in groupings.items()}
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
-    """Rows with what a model says of them."""
+class Judged:
+    """Rows with what a model says of them.
+
+    Attributes:
+        truth: The answer of every row: a class code, or a number on the target's own scale.
+        found: What the model predicts.
+        ranked: A score per row and class; None for numbers.
+        persons: The person of every row, where the table names persons.
+        classes: How many classes there are; 0 for numbers.
+        unseen: By column, how many rows have a category that no training row had.
+        streams: Of the resamples.
+    """
 
     truth: NDArray[Any]
     found: NDArray[Any]
     ranked: NDArray[Any] | None
-    """A score per row and class; None for numbers."""
     persons: NDArray[np.int64] | None
     classes: int
+    unseen: Mapping[str, int]
     streams: Streams
 
     @classmethod
-    def of(cls, model: Model, frame: pl.DataFrame, seed: int) -> _Judged:
-        rows = encode_test_rows(model.encoder, frame)
-        found, ranked = model.judged(rows.x)
+    def of(cls, model: Model, frame: pl.DataFrame, seed: int) -> Judged:
+        """Predict rows, and keep what measures need of them.
+
+        Args:
+            model: The model to judge.
+            frame: Rows with the columns that the model reads, and its target.
+            seed: Of the resamples.
+
+        Returns:
+            The rows, judged.
+
+        Raises:
+            DataError: The model cannot read the table.
+        """
+        found, ranked, unseen = model.judged_table(frame)
+        truth, person = scaled_target(model.encoder, frame), person_of_rows(model.encoder.schema, frame)
         is_classifier = model.task == "classification"
-        if is_classifier and ranked is None:
-            ranked = model.ranking(rows.x)
         return cls(
-            truth=rows.y.astype(np.int64) if is_classifier else _own_scale(model, rows.y),
+            truth=truth.astype(np.int64) if is_classifier else _own_scale(model, truth),
             found=found,
             ranked=ranked,
-            persons=None if rows.person is None else persons_of(rows.person),
+            persons=None if person is None else persons_of(person),
             classes=0 if ranked is None else len(model.classes),
+            unseen=unseen,
             streams=Streams.seeded(seed),
         )
 
     def measure(self, chosen: Any, resamples: int, *group: str, blocks: int = BLOCKS) -> dict[str, Any]:
+        """All measures of some of the rows.
+
+        Args:
+            chosen: Which rows: what indexes an array.
+            resamples: Over how many resamples intervals are computed; 0 for none.
+            *group: What the rows have in common; resamples of every group are drawn from a stream of its own.
+            blocks: Into how many blocks rows are dealt for the resamples.
+
+        Returns:
+            Measures by name.
+
+        Raises:
+            DataError: There is no row.
+        """
         generator = self.streams.generator("bootstrap", *group)
         who = None if self.persons is None else self.persons[chosen]
         again = Resampling(resamples=resamples, blocks=blocks, generator=generator, persons=who) if resamples else None
@@ -169,6 +206,15 @@ class _Judged:
         return classification(truth, found, scores=self.ranked[chosen], classes=self.classes, resampling=again)
 
     def by_group(self, groups: Sequence[str], resamples: int) -> dict[str, dict[str, Any]]:
+        """All measures of each group of rows, and how many rows it has.
+
+        Args:
+            groups: The group of every row.
+            resamples: Over how many resamples intervals are computed; 0 for none.
+
+        Returns:
+            Measures by name of the group.
+        """
         names, codes = np.unique(np.asarray(groups), return_inverse=True)
         parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
         blocks = max(LEAST_BLOCKS, BLOCKS // len(names))

@@ -130,6 +130,27 @@ class Model(ABC):
         except ConfigError:
             return found, None
 
+    def judged_table(self, frame: pl.DataFrame) -> tuple[NDArray[Any], FloatArray | None, dict[str, int]]:
+        """The same for a table, a part at a time, with what ranks its rows; and what the model does not know in it.
+
+        Args:
+            frame: Rows with the columns it reads.
+
+        Returns:
+            Predictions; [rows, classes] probabilities, or the `ranking` where it has none, None for numbers; and by
+            column, how many rows have a category that no training row had.
+
+        Raises:
+            DataError: Columns are missing, or cells hold what the model does not know.
+        """
+        found, ranked, unseen = [], [], Counter[str]()
+        for x in self._encoded(frame, unseen):
+            codes, shares = self.judged(x)
+            found.append(codes)
+            if self.task == "classification":
+                ranked.append(self.ranking(x) if shares is None else shares)
+        return np.concatenate(found), np.concatenate(ranked) if ranked else None, dict(unseen)
+
     def ranking(self, x: FloatArray) -> FloatArray:
         """[rows, classes] scores that rank encoded rows for each class: probabilities where there are any."""
         return self.probabilities(x)
@@ -268,9 +289,12 @@ class Model(ABC):
         """
         return self.encoder.inputs(frame)[1]
 
-    def _encoded(self, frame: pl.DataFrame) -> Iterator[FloatArray]:
-        """Rows as the model reads them, a part at a time: long tables of many categories take little memory."""
-        unseen: Counter[str] = Counter()
+    def _encoded(self, frame: pl.DataFrame, told: Counter[str] | None = None) -> Iterator[FloatArray]:
+        """Rows as the model reads them, a part at a time: long tables of many categories take little memory.
+
+        Rows with unknown categories are counted in `told`, or where it is None, in a warning.
+        """
+        unseen: Counter[str] = Counter() if told is None else told
         try:
             for begin in range(0, max(frame.height, 1), _CHUNK_ROWS):
                 x, counts = self.encoder.inputs(frame.slice(begin, _CHUNK_ROWS))
@@ -279,6 +303,6 @@ class Model(ABC):
         except DataError:
             self.encoder.inputs(frame)  # raises the same error with the counts of the whole table
             raise
-        if unseen:
+        if unseen and told is None:
             listed = ", ".join(f"{name} ({count:,})" for name, count in unseen.items())
             warnings.warn(f"rows with a category unknown to the model: {listed}", UserWarning, stacklevel=3)

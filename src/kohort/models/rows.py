@@ -31,6 +31,7 @@ __all__ = [
     "encode_test_rows",
     "person_of_rows",
     "read_only",
+    "scaled_target",
     "stack",
     "target_range",
     "with_target",
@@ -234,14 +235,28 @@ def with_target(encoder: Encoder, x: FloatArray, frame: pl.DataFrame, *, bounded
     Returns:
         The rows.
     """
-    low, width = target_range(encoder)
-    target = encoder.target(frame)
-    if (low, width) != (0.0, 1.0):
-        target = ((target.astype(np.float64) - low) / width).astype(target.dtype)
+    target = scaled_target(encoder, frame)
     if bounded and encoder.classes is None and encoder.schema.target is not None:
         target = np.clip(target, 0.0, 1.0)
     weight, person = _weights(encoder, target, frame), person_of_rows(encoder.schema, frame)
     return Rows(x, np.ascontiguousarray(target), weight, person=person)
+
+
+def scaled_target(encoder: Encoder, frame: pl.DataFrame) -> FloatArray:
+    """The target of every row: a class code, or a number as a share of the range between its bounds.
+
+    Args:
+        encoder: Knows the target and its bounds.
+        frame: The rows.
+
+    Returns:
+        One number per row.
+    """
+    low, width = target_range(encoder)
+    target = encoder.target(frame)
+    if (low, width) != (0.0, 1.0):
+        target = ((target.astype(np.float64) - low) / width).astype(target.dtype)
+    return target
 
 
 def _weights(encoder: Encoder, target: FloatArray, frame: pl.DataFrame) -> FloatArray | None:

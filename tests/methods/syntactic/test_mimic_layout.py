@@ -74,7 +74,7 @@ def test_stays_with_features_are_anonymised_learned_from_and_predicted(
     assert made.metrics["auc"] > 0.9, "the heart rate tells who dies"
     model = load_model(tmp_path / "run")
     assert isinstance(model.encoder, MappedEncoder)
-    said, skipped = predict_table(model, rows.drop("died_in_hospital"), proba=True)
+    said, skipped, _ = predict_table(model, rows.drop("died_in_hospital"), proba=True)
     assert (said.height, skipped) == (rows.height, 0)
     for mapping in model.encoder.mappings:
         cells = pl.DataFrame(dict(zip(mapping.quasi, mapping.cells, strict=True)))

@@ -97,7 +97,7 @@ def test_predict_says_which_class_and_at_what_cost(tmp_path: Path) -> None:
     model = load_model(tmp_path / "run")
     new = tables(9)["a"].drop("outcome").head(4)
     unseen = new.with_columns(codes=pl.Series([["250.99"], [], ["V45"], ["250.01"]], dtype=pl.List(pl.String)))
-    found, skipped = predict_table(model, unseen)
+    found, skipped, _ = predict_table(model, unseen)
     assert skipped == 0
     assert found.columns[-4:] == ["class_site", "class", "class_legitimate", "class_cost"]
     assert set(found["class_site"]) <= {"a", "b"}

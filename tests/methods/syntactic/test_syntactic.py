@@ -221,7 +221,7 @@ def test_a_saved_model_places_rows_before_it_predicts(tmp_path: Path) -> None:
     new = tables(seed=9)["b"]
     assert isinstance(loaded.encoder, MappedEncoder)
     assert loaded.encoder.transform(new).tobytes() == outcome.model.encoder.transform(new).tobytes()
-    found, skipped = predict_table(loaded, new.drop("outcome"), proba=True)
+    found, skipped, _ = predict_table(loaded, new.drop("outcome"), proba=True)
     assert skipped == 0
     assert found["predicted_outcome"].equals(outcome.model.predict(new).alias("predicted_outcome"))
     plain = NetworkModel(loaded.network, loaded.weights, Encoder.from_mapping(without_classes(loaded)))

@@ -92,7 +92,9 @@ class AdditiveModel(Model):
 
     def codes(self, x: FloatArray) -> NDArray[Any]:
         """Class codes of encoded rows, or numbers on the target's own scale."""
-        scores = self.scores(x)
+        return self._codes_of(self.scores(x))
+
+    def _codes_of(self, scores: Floats) -> NDArray[Any]:
         if self.link == "logit":
             return (scores[:, 0] > 0).astype(np.int64)
         if self.link == "softmax":
@@ -108,8 +110,16 @@ class AdditiveModel(Model):
         """
         if self.task != "classification":
             raise ConfigError("a predicted number has no class probabilities", hint="Use predict")
-        means = means_of(self.link, self.scores(x))
+        return self._probabilities_of(self.scores(x))
+
+    def _probabilities_of(self, scores: Floats) -> FloatArray:
+        means = means_of(self.link, scores)
         return np.hstack([1.0 - means, means]) if self.link == "logit" else means
+
+    def judged(self, x: FloatArray) -> tuple[NDArray[Any], FloatArray | None]:
+        """Codes and probabilities from one sum over the columns."""
+        scores = self.scores(x)
+        return self._codes_of(scores), self._probabilities_of(scores) if self.task == "classification" else None
 
     def contributions(self, x: FloatArray) -> Floats:
         """What every column adds to the score of encoded rows: [rows, columns, outputs].
