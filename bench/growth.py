@@ -250,7 +250,7 @@ class Files:
         if method in TRAINED:
             train = f"[train]\nrounds = {rounds or 20}"
         elif rounds is not None:
-            own = f"steps = {rounds}\ndepth = 2" if method == "trees" else f"rounds = {rounds}"
+            own = f"steps = {rounds // 2}\ndepth = 2" if method == "trees" else f"rounds = {rounds}"
         text = PLAN.format(
             table=self.table(rows, columns=columns, items=items), quasi=str(list(QUASI)).replace("'", '"'), data=data,
             sites=1 if method in WITHOUT_SITES else sites, layout=layout, train=train, method=method, rounds=own,

@@ -86,6 +86,8 @@ def with_model(config: LearnerKeys, model: ModelSection) -> LearnerKeys:
             "pairs of bins are counted over rows as they are, not over anonymised ones",
             hint="Drop method.additive.metric and method.additive.pairs, or use the method additive",
         )
+    if config.additive is not None:
+        config.additive.check_pulls()
     if kind == "additive":
         return replace(config, additive=replace(config.additive or Additive(), pairs=0))
     return replace(config, trees=config.trees or Trees()) if kind == "trees" else config

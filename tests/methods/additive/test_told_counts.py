@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from scipy.optimize import linprog
 
-from kohort.errors import RefusedError
+from kohort.errors import ConfigError, RefusedError
 from kohort.methods.additive import exact
 from kohort.models.additive.cells import codes_of
 from kohort.models.additive.model import AdditiveModel
@@ -235,3 +235,68 @@ def told_or_clear(table: pl.DataFrame, data: dict[str, Any], scheme: str) -> Add
     model = run(made, seed=0, tables={"": table}).model
     assert isinstance(model, AdditiveModel)
     return model
+
+
+# Keys of a plan that would make what is told finer.
+
+
+def wards(seed: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Rows of a rare class in wards of 21 to 60 persons."""
+    random = np.random.default_rng(seed)
+    names = [f"w{ward:02d}" for ward in range(24)]
+    ward = np.repeat(names, random.integers(21, 61, len(names)))
+    ill = np.where(random.random(len(ward)) < 0.08, "yes", "no")
+    table = pl.DataFrame({"ward": ward, "ill": ill}).sample(fraction=1, shuffle=True, seed=seed)
+    return table, {"categories": {"ward": names, "ill": ["no", "yes"]}}
+
+
+def fitted(train: dict[str, Any] | None = None, **own: Any) -> AdditiveModel:
+    table, data = wards()
+    made = load_plan(
+        {
+            "data": {"table": "memory", "target": "ill", "features": "rest", "test": 0.0, **data},
+            "sites": {"count": 3},
+            "policy": {"min_rows": 1},
+            **({"train": train} if train else {}),
+            "method": {"name": "additive", "pairs": 0, "rounds": 30, "smooth": 0.0, **own},
+        }
+    )
+    model = run(made, seed=0, tables={"": table}).model
+    assert isinstance(model, AdditiveModel)
+    return model
+
+
+def test_equal_weights_of_classes_do_not_make_what_is_told_finer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of 16 change no model, and once divided the steps that values are rounded to by 16."""
+    steps = []
+    rounded = exact.rounded_values
+    monkeypatch.setattr(
+        exact,
+        "rounded_values",
+        lambda w, errors, *rest, **kept: steps.append(errors) or rounded(w, errors, *rest, **kept),
+    )
+    plain, heavy = (fitted({"class_weights": {"no": w, "yes": w}}, ridge=0.0) for w in (1.0, 16.0))
+    of_plain, of_heavy = steps[0], steps[-1]
+    assert np.allclose(of_plain, of_heavy, rtol=0.02)
+    assert np.mean(plain.errors == heavy.errors) > 0.9
+
+
+@pytest.mark.parametrize("ridge", [2.0**10, 2.0**40])
+def test_a_large_pull_does_not_tell_the_intercept_with_all_its_digits(ridge: float) -> None:
+    """From which the number of rows of each class followed."""
+    table, _ = wards()
+    model = fitted(ridge=ridge)
+    rows, ill = table.height, int((table["ill"] == "yes").sum())
+    error = 1 / np.sqrt(ill * (1 - ill / rows))
+    step = 2.0 ** np.floor(np.log2(max(error / 2, 2 * error**2)))
+    whole = model.intercept[0] + model.values[:, 0]  # centring moves both by the same number
+    on_grid = whole / (step / 2)
+    assert np.allclose(on_grid, np.rint(on_grid), atol=1e-6)
+
+
+@pytest.mark.parametrize("key", ["ridge", "smooth"])
+def test_pulls_are_whole_numbers_over_a_secure_sum(key: str) -> None:
+    """Bisecting a pull told the size of a bin's residuals with all digits."""
+    with pytest.raises(ConfigError, match=f"method.{key} is a whole number"):
+        fitted(**{key: 1.5})
+    assert fitted(**{key: 1.5, "secure": {"sum": "none"}}).kind == "additive"

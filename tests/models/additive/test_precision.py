@@ -12,11 +12,34 @@ def test_a_value_moves_by_at_most_a_quarter_of_its_error_and_has_few_digits() ->
     random = np.random.default_rng(0)
     errors = np.exp(random.normal(0, 2, (400, 2)))
     w = random.normal(0, 3, (400, 2))
-    found = rounded_values(w, errors)
+    found = rounded_values(w, errors, classes=False)
     assert (np.abs(found - w) <= errors / 4).all()
     steps = errors / 4  # a step lies between a quarter and half of the error
     assert len(np.unique(found / np.exp2(np.floor(np.log2(errors / 2))) % 1)) == 1
     assert np.abs(found - w).mean() > (steps / 8).mean()
+
+
+def share_told(*, classes: bool) -> float:
+    """Bins of 32 to 63 persons, 2 to 15 of them of a class: of how many what is told fits one number of the class."""
+    seen: dict[tuple[float, float], list[int]] = {}
+    for persons in range(32, 64):
+        for s in range(2, 16):
+            score, error = np.array([[np.log(s / (persons - s))]]), np.array([[1 / np.sqrt(s * (1 - s / persons))]])
+            told = rounded_errors(error, classes=classes).item()
+            assert error.item() <= told <= 2 * error.item()
+            seen.setdefault((rounded_values(score, error, classes=classes).item(), told), []).append(s)
+    return sum(len(numbers) for numbers in seen.values() if len(set(numbers)) == 1) / (32 * 14)
+
+
+def test_of_a_class_of_few_rows_values_and_errors_do_not_tell_how_many_they_are() -> None:
+    assert share_told(classes=True) < 0.15
+    assert share_told(classes=False) > 0.25  # as before: half of a standard error, and quarters of a doubling
+
+
+def test_a_plan_does_not_make_what_is_told_finer() -> None:
+    few = np.array([[0.6]])
+    assert rounded_values(np.array([[1.3]]), few).item() in (1.0, 1.5)
+    assert rounded_values(np.array([[1.3]]), few, classes=False).item() == 1.25
 
 
 def test_parts_that_are_rounded_alike_stay_in_order() -> None:
@@ -29,7 +52,7 @@ def test_parts_that_are_rounded_alike_stay_in_order() -> None:
 
 def test_errors_are_rounded_up_by_at_most_a_fifth_to_few_values() -> None:
     errors = np.exp(np.random.default_rng(2).normal(0, 1, (1000, 1)))
-    found = rounded_errors(errors)
+    found = rounded_errors(errors, classes=False)
     assert (found >= errors * (1 - 1e-12)).all()
     assert (found <= errors * 2**0.25).all()
     assert len(np.unique(found)) < 40

@@ -142,3 +142,22 @@ def test_rows_that_weigh_more_do_not_make_values_finer() -> None:
     bend = 3000.0
     found = made.growth._steps(np.asarray([[round(-700.3 * SCALE), round(bend * SCALE), 60]]))
     assert found.tolist() == [on_grid(700.3 / (bend + 5.0), 2.0 / math.sqrt(bend / 64.0 + 5.0))]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_weights_of_classes_do_not_shift_what_is_rounded(classes: int) -> None:
+    """Plans that differ in weights alone once rounded the same log-odds at other places: six told a count exactly."""
+    names = ["a", "b", "c"][:classes]
+    random = np.random.default_rng(4)
+    for _ in range(20):
+        shares = random.dirichlet(np.full(classes, 5.0))
+        means = shares if classes > 2 else shares[1:]
+        told = set()
+        for weights in random.uniform(0.2, 5.0, (12, classes)):
+            made = TreeLearner.__new__(TreeLearner)
+            made.classes, made.rows, made.outputs = classes, 900, len(means)
+            made.encoder = type("_", (), {"classes": names, "class_weights": dict(zip(names, weights, strict=True))})()  # type: ignore[assignment]
+            logs = np.log(weights)
+            shift = logs if classes > 2 else logs[1:] - logs[:1]
+            told.add(tuple(np.round(made._base(means) - shift, 9)))
+        assert len(told) == 1

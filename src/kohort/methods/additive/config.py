@@ -72,6 +72,23 @@ class Additive:
                 "the noise of an additive model goes on its sums", hint="Drop dp.mechanism, dp.quantile and dp.sample"
             )
 
+    def check_pulls(self) -> None:
+        """Refuse pulls between whole numbers over a secure sum: plans with pulls close to each other would tell the
+        digits that rounded values leave out.
+
+        Raises:
+            ConfigError: A pull is no whole number.
+        """
+        if self.dp is not None or self.secure.sum == "none":
+            return
+        for name, value in (("ridge", self.ridge), ("smooth", self.smooth)):
+            if value is not None and value != int(value):
+                raise ConfigError(
+                    f"over a secure sum method.{name} is a whole number: plans with pulls close to each other would"
+                    " tell the hub counts of few persons",
+                    hint=f"Use {round(value)}",
+                )
+
     @property
     def pair_round(self) -> int | None:
         """The total from which pairs of columns are chosen; None where there are none."""

@@ -220,21 +220,27 @@ class ExactLearner(AdditiveLearner):
         if not self._last:
             return replace(self, number=self.number + 1, descent=constrained)
         errors = self._errors(total[size : 2 * size].reshape(-1, self.outputs) / RESIDUAL_STEPS)
-        values = rounded_values(constrained.w, errors, self._monotone_parts.values())
-        told = np.zeros((0, 0)) if self.link == "log" else rounded_errors(errors[:-1])
+        values = rounded_values(constrained.w, errors, self._monotone_parts.values(), classes=self.classes > 0)
+        told = np.zeros((0, 0)) if self.link == "log" else rounded_errors(errors[:-1], classes=self.classes > 0)
         return replace(self, number=self.number + 1, descent=replace(constrained, w=values), errors=told)
 
     def _errors(self, squares: Floats) -> Floats:
-        """Standard errors of values and intercepts, given the other columns, from squared residuals per bin."""
+        """Standard errors of values and intercepts, given the other columns, from squared residuals per bin.
+
+        What values are rounded to follows from them, so a plan must not make them smaller than rows do: residuals are
+        those of rows that weigh at most 1, and a pull of many rows counts as one of one row.
+        """
         first = int(self.known_bins.sizes[0])
         squares = np.vstack([squares, squares[:first].sum(axis=0)[None, :]])
+        squares = squares / max([1.0, *(self.setting.encoder.class_weights or {}).values()]) ** 2
         counts = np.append(self.counts, self._rows)[:, None]
+        pull = min(self.config.ridge, 1.0)
         if self.link == "identity":
             spread = squares[-1] / max(self._rows, 1.0)
-            return np.asarray(np.sqrt((spread + 1e-12) / (counts + self.config.ridge + 1e-9)))
+            return np.asarray(np.sqrt((spread + 1e-12) / (counts + pull + 1e-9)))
         if self.link == "log":  # of an amount whose deviation is as large as its mean
-            return np.asarray(1.0 / np.sqrt(np.broadcast_to(counts, squares.shape) + self.config.ridge + 1e-9))
-        return np.asarray(1.0 / np.sqrt(squares + self.config.ridge + 1e-9))
+            return np.asarray(1.0 / np.sqrt(np.broadcast_to(counts, squares.shape) + pull + 1e-9))
+        return np.asarray(1.0 / np.sqrt(squares + pull + 1e-9))
 
     @property
     def smooth(self) -> float:

@@ -215,7 +215,13 @@ def claims(config: Additive, rows: int) -> Sequence[Guarantee]:
 
 
 def contract(approved: ApprovedPlan) -> Contract:
-    """The reservation of a budget, a shared secret, and one total per round."""
+    """The reservation of a budget, a shared secret, and one total per round.
+
+    Raises:
+        ConfigError: Over a secure sum, a pull is no whole number.
+    """
+    config: Additive = approved.config
+    config.check_pulls()
     return TRAINING.contract(approved)
 
 

@@ -16,6 +16,8 @@ __all__ = ["MAY_BE_SMALL", "TELLS", "Trees", "options_of", "shape_of", "tree_rou
 
 _PARTS = 20
 """Parts of a table's rows; held-out rows are some of them, so that totals of two plans differ by whole parts."""
+LEAST_RATE, MOST_STEPS = 0.3, 100
+"""Over secure sums. With 400 steps at a rate of 0.02 a third of the counts of a column could be solved for exactly."""
 MAY_BE_SMALL = (
     "rows per fine cell of every column at first, then gradients, curvatures and rows per node, column and bin of "
     "growing trees; a bin of a deep node may hold a single person's numbers"
@@ -69,11 +71,29 @@ class Trees:
                 "method.holdout takes out twentieths of the rows: otherwise totals of two plans differ by few rows",
                 hint="Set it to a multiple of 0.05",
             )
+        if self.secure.sum != "none":
+            self._check_equations()
         if self.min_cell > 1 and self.secure.sum == "none":
             raise ConfigError(
                 "without a secure sum the hub sees each site's cells, so none can be withheld",
                 hint='Drop method.min_cell, or set method.secure.sum = "masks"',
             )
+
+
+    def _check_equations(self) -> None:
+        """Refuse what tells more than a forest needs: every rounded value bounds a sum over rows at known scores, so
+        many small steps bound the counts of rows from all sides.
+
+        Raises:
+            ConfigError: Steps are too many or too small, or their penalty is too fine or too small.
+        """
+        reason = "over a secure sum, many small steps of trees would tell the hub how many rows there are of each kind"
+        if self.rate is not None and self.rate < LEAST_RATE:
+            raise ConfigError(f"{reason}: method.rate is {self.rate:g}", hint=f"Use {LEAST_RATE:g} or more")
+        if self.steps is not None and self.steps > MOST_STEPS:
+            raise ConfigError(f"{reason}: method.steps is {self.steps:,}", hint=f"Use {MOST_STEPS} or fewer")
+        if self.l2 < 1 or self.l2 != int(self.l2):
+            raise ConfigError(f"{reason}: method.l2 is {self.l2:g}", hint="Use a whole number from 1 on")
 
 
 def options_of(config: Trees, classes: int) -> TreeOptions:

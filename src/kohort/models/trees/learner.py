@@ -198,9 +198,11 @@ class TreeLearner:
         names = self.encoder.classes or ()
         weights = np.asarray([(self.encoder.class_weights or {}).get(name, 1.0) for name in names])
         shares = means if self.outputs > 1 else np.asarray([1.0 - means[0], means[0]])
-        logs = np.log(np.maximum(shares * weights, 1e-6))
-        found = logs if self.outputs > 1 else logs[1:] - logs[:1]
-        return rounded_scores(found, means, self.rows, classes=self.classes)
+        logs, weighing = np.log(np.maximum(shares, 1e-6)), np.log(weights)
+        if self.outputs == 1:
+            logs, weighing = logs[1:] - logs[:1], weighing[1:] - weighing[:1]
+        # Weights are public: rounded with them, the sums of plans with other weights would tell the digits of a count.
+        return np.asarray(rounded_scores(logs, means, self.rows, classes=self.classes) + weighing)
 
     @property
     def _worse(self) -> bool:
