@@ -42,7 +42,7 @@ def unread_by_examples() -> Iterator[tuple[Path, str]]:
     for path in EXAMPLES:
         read = read_plan(path).reads()
         if path.stem == "hybrid":  # its private phase takes these from [train] where the plan gives them
-            read |= {"train.local_epochs", "train.batch", "train.optimizer", "train.lr"}
+            read |= {"train.local_epochs", "train.batch", "train.optimizer", "train.lr", "train.average"}
         for key in EVERY_KEY:
             if key not in read:
                 yield path, key
