@@ -96,6 +96,10 @@ class Method:
     models with it."""
     strengths: tuple[Strength, ...] = ()
     """Settings from its least protection to its most, for `kohort compare --strengths`; none: it is not compared so."""
+    keep_days: Callable[[Any], int | None] = lambda _: None
+    """How many days the hub may keep rows that it receives; None where a config says nothing about it."""
+    gain: Callable[[Any], bool] = lambda _: False
+    """Whether a simulation also says how much of what anonymised columns tell is left, by two runs to compare with."""
     demo: str | None = None
     """The same for the demo alone, where the example is too small to show what the method can do."""
 

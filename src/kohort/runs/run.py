@@ -193,7 +193,7 @@ def run(
 
 def _with_gain(remarks: Remarks, metrics: Mapping[str, Any], plan: Plan, streams: Streams, place: Backend) -> Remarks:
     """What the anonymised columns keep of their own gain, where the plan asks for it and the sites are simulated."""
-    if not getattr(plan.config, "gain", False) or not isinstance(place, Simulation) or streams.seed is None:
+    if not find_method(plan.method).gain(plan.config) or not isinstance(place, Simulation) or streams.seed is None:
         return remarks
     plain, deleted = (run(one, seed=streams.seed, backend=place).metrics for one in reference_plans(plan))
     found = ColumnsGain.of(metrics, plain, deleted)

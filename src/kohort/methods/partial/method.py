@@ -423,6 +423,7 @@ METHOD = Method(
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,
     needs=lambda _: frozenset({"data.quasi"}),
+    keep_days=lambda config: config.gate.keep_days,
     reads=reads,
     with_model=with_kept,
     fill=with_key_version,
