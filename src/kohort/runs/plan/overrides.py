@@ -11,7 +11,16 @@ from kohort.errors import ConfigError
 from kohort.methods.registry import find_method
 from kohort.toml import parse_value
 
-__all__ = ["apply_overrides", "copied", "dotted_keys", "key_of", "place_of", "without_deprecated_keys", "without_keys"]
+__all__ = [
+    "METHOD_NAME",
+    "apply_overrides",
+    "copied",
+    "dotted_keys",
+    "key_of",
+    "place_of",
+    "without_deprecated_keys",
+    "without_keys",
+]
 
 METHOD_NAME = "method.name"
 
