@@ -40,6 +40,7 @@ from kohort.rng import Streams
 from kohort.runs import strengths
 from kohort.runs.compare import Options, compare
 from kohort.runs.config import load_plan
+from kohort.runs.folder import RunFolder
 from kohort.runs.low_risk import HELD_OUT, low_risk_only
 from kohort.runs.simulation import Population, populate
 from kohort.runs.sweeps import NOT_READ, Sweep, strong_variants, variants_of
@@ -170,6 +171,17 @@ def test_a_swept_key_that_no_run_reads_is_refused(
     assert "no run of the sweep reads train.lr" in told
     assert "Drop --sweep train.lr" in told
     assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_replaces_no_run_that_is_under_way(plan: Path, tmp_path: Path) -> None:
+    settings = variants_of(plan, [Sweep("train.lr", ("0.1",))])
+    made = compare(settings, out=tmp_path / "out")
+    live = RunFolder(tmp_path / "out" / made["folders"][0])
+    live.take()
+    with pytest.raises(ConfigError, match="a run is under way"):
+        compare(settings, out=tmp_path / "out", options=Options(force=True))
+    live.release()
+    assert compare(settings, out=tmp_path / "out", options=Options(force=True))["folders"] == made["folders"]
 
 
 # The front and the choice

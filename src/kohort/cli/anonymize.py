@@ -401,11 +401,17 @@ def _print(prepared: Prepared | ScannedRelease, report: Report, notes: tuple[str
 def _keep_account(
     account: Path, made: Anonymised | KKmResult, rows: pl.DataFrame, person: str | None, out: Path
 ) -> None:
-    """Note the release before it is written, or refuse it."""
+    """Note the release before it is written, or refuse it; one process at a time reads and writes the account."""
+    from kohort.files import FolderLock
     from kohort.privacy.releases import ReleaseAccount, units_of
 
     classes = made.cluster if hasattr(made, "cluster") else made.classes
-    ReleaseAccount(account).admit(out.name, units_of(rows[made.kept.tolist()], person), classes)
+    units, lock = units_of(rows[made.kept.tolist()], person), FolderLock(account.absolute().parent)
+    lock.take(wait=True)
+    try:
+        ReleaseAccount(account).admit(out.name, units, classes)
+    finally:
+        lock.release()
 
 
 def _beside(prepared: Prepared | ScannedRelease, report: Report) -> dict[str, object]:
