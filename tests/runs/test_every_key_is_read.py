@@ -353,6 +353,7 @@ def of_partial() -> Iterator[Try]:
     yield Try("method.kept", "sum")
     kept = {"method.kept": "sum", f"{place}.count": "local", f"{place}.release_l": 1, f"{place}.k": 14, **FULL}
     yield from budget("method.dp", **kept)
+    yield Try("train.average", 1.0, {**kept, "method.dp.epsilon": 0.4, "method.dp.average": 0.4})
     yield from sums()
     yield from additive("method.additive", LEARNED["additive"])
     yield from trees("method.trees", LEARNED["trees"])
