@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,9 @@ def test_check_says_what_a_run_would_start_from(federation: Federation, rows: pd
 def test_an_outcome_is_shown_in_one_line_and_as_a_small_table(outcome: Outcome) -> None:
     assert repr(outcome).startswith("Outcome(additive, 3 sites, 4 rounds: accuracy 0.")
     assert len(repr(outcome)) < 200
+    one = repr(replace(outcome, rounds=1, sites=outcome.sites[:1], warnings=("a",)))
+    assert one.startswith("Outcome(additive, 1 site, 1 round: ")
+    assert one.endswith(", 1 warning: see outcome.warnings)")
     html = outcome._repr_html_()
     assert "<table>" in html
     assert "majority" in html

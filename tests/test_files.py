@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kohort.errors import ConfigError, ResourceError
-from kohort.files import disk_errors, remove_unfinished, require_new, write_atomic, write_whole
+from kohort.files import FolderLock, disk_errors, remove_unfinished, require_new, write_atomic, write_whole
 
 
 def test_written_whole_with_the_wanted_mode(tmp_path: Path) -> None:
@@ -125,3 +127,36 @@ def test_what_a_dead_writer_left_is_deleted_and_nothing_else(tmp_path: Path, mon
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == len(kept) + 1
     remove_unfinished(tmp_path)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+
+
+def test_a_folder_is_for_one_process_until_it_lets_go_or_is_killed(tmp_path: Path) -> None:
+    own = FolderLock(tmp_path)
+    assert own.take()
+    assert own.take()
+    assert not FolderLock(tmp_path).take()
+    own.release()
+    code = (
+        "import sys, time, pathlib; from kohort.files import FolderLock; lock = FolderLock(pathlib.Path(sys.argv[1])); "
+        "assert lock.take(); print('taken', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"taken\n"
+        assert not own.take()
+        other.kill()
+    assert own.take(wait=True)
+    own.release()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("reason", [errno.ENOTSUP, errno.ENOLCK, errno.EBADF])
+def test_where_a_disk_has_no_locks_everybody_gets_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(reason, "")
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    assert FolderLock(tmp_path).take()
+    assert FolderLock(tmp_path).take()
+    assert FolderLock(tmp_path / "absent").take()

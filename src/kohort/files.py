@@ -1,7 +1,7 @@
 """Atomic file writes: a file is complete or absent.
 
 `write_atomic` replaces a file in one step: a crash, a full disk or an interrupt leaves the old file or none, never half
-of the new one.
+of the new one. `FolderLock` keeps a second process out of a folder.
 """
 
 from __future__ import annotations
@@ -9,19 +9,68 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import sys
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
 from kohort.errors import ConfigError, ResourceError
 
-__all__ = ["disk_errors", "remove_unfinished", "require_new", "write_atomic", "write_whole"]
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["FolderLock", "disk_errors", "remove_unfinished", "require_new", "write_atomic", "write_whole"]
 
 UNFINISHED = ".unfinished"
 """How the name of a file ends that is still being written; it begins with a dot."""
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_TAKEN = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
 _OUT_OF_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+
+
+class FolderLock:
+    """A folder for one process alone, until it lets go of it or dies: the kernel keeps the lock, and no file does.
+
+    Guarantee: of two processes that take the same folder, the second one is told so. Where the system or the disk has
+    no such locks, as on some network disks, everybody gets the folder.
+
+    Args:
+        folder: The folder; it has to be there to be taken.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._handle: int | None = None
+
+    def take(self, *, wait: bool = False) -> bool:
+        """Take the folder; it may be taken already.
+
+        Args:
+            wait: Whether to wait until another process lets go of it.
+
+        Returns:
+            False where another process has it.
+        """
+        if self._handle is not None or sys.platform == "win32":
+            return True
+        try:
+            handle = os.open(self._folder, os.O_RDONLY)
+        except OSError:
+            return True  # it is not there, or cannot be read: whoever uses it says so better
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            return error.errno not in _TAKEN
+        self._handle = handle
+        return True
+
+    def release(self) -> None:
+        """Let go of the folder, if it was taken."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
 
 class disk_errors:  # noqa: N801 - used like a function; as a class it costs little around a write of every round

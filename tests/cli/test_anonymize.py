@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 
 from kohort.anonymity.checker.measures import measure
+from kohort.files import FolderLock
+from kohort.privacy.releases import ReleaseAccount
 from kohort.tables.hierarchy import read_hierarchies
 
 KEYS = {
@@ -112,6 +114,20 @@ def test_the_unguarded_step_is_reported(kohort_here, tmp_path):
     code, _, error = kohort_here(*given, "--keep-exact", "thesis")
     assert code == 0
     assert "breaks its rule" in error
+
+
+def test_an_account_is_read_and_written_by_one_process_at_a_time(kohort_here, table_file, tmp_path, monkeypatch):
+    real, held = ReleaseAccount.admit, list[bool]()
+
+    def admit(self, *given, **more):
+        held.append(not FolderLock(tmp_path).take())
+        real(self, *given, **more)
+
+    monkeypatch.setattr(ReleaseAccount, "admit", admit)
+    given = ["--quasi", "age,ward", "--drop", "rest", "--account", tmp_path / "releases.jsonl"]
+    assert kohort_here("anonymize", table_file, *given, "--k", 5, "--out", tmp_path / "first.csv")[0] == 0
+    assert held == [True]
+    assert FolderLock(tmp_path).take()
 
 
 def test_an_account_refuses_a_release_that_crosses_an_earlier_one(kohort_here, table_file, tmp_path):

@@ -138,6 +138,7 @@ def test_the_python_example_runs_from_the_wheel(shell: Shell) -> None:
     assert str(ROOT) not in where
     printed = shell.python("README.md")
     assert "secure-sum" in printed
+    assert shell.python("README.md") == printed  # and once more into the same files
     assert "aggregate" not in printed
     assert float(re.search(r"accuracy (0\.\d+)", printed).group(1)) > 0.7  # type: ignore[union-attr]
     outputs = shell.outputs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -11,14 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.conftest import small_table
 
-from kohort.testing import CHECKS
+import kohort
+from kohort.errors import ConfigError
+from kohort.models.files import save_model
+from kohort.testing import CHECKS, plan_of, tables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extend.md").read_text(encoding="utf-8")
-METHOD_CODE, TEST_CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-(POINTS,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+METHOD_CODE, KIND_CODE, TEST_CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+POINTS, KIND_POINTS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 MODULE = "kohort_sign_vote"
 
 
@@ -81,6 +86,57 @@ def test_it_passes_the_contract(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
     assert "check_trust(" in TEST_CODE
     assert f"{len(CHECKS) + 1} passed" in done.stdout  # the laws one by one, and liars
+
+
+IMPORTS = """
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kohort.models.base import Model, SavedModel
+from kohort.models.registry import ModelKind
+from kohort.tables.encoder import Encoder
+"""
+
+
+@pytest.fixture
+def majority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module with the kind of model of the page, installed with its entry point."""
+    place = tmp_path / "site-packages"
+    install(place, IMPORTS + KIND_CODE)
+    points = KIND_POINTS.replace("project.entry-points.", "").replace('"', "")
+    (place / f"{MODULE}-1.0.dist-info" / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(place))
+    yield importlib.import_module(MODULE)
+    del sys.modules[MODULE]
+
+
+def test_the_kind_of_model_of_the_page_is_saved_found_and_predicts(majority: Any, tmp_path: Path) -> None:
+    outcome = kohort.run(plan_of("fedavg"), seed=1, tables=tables())
+    encoder, rows = outcome.model.encoder, tables()["b-large"]
+    made = majority.Majority(encoder, np.array([0.3, 0.7]))
+    save_model(made, tmp_path / "model")
+    again = kohort.load_model(tmp_path / "model")
+    assert type(again) is majority.Majority
+    assert set(again.predict(rows)) == {encoder.classes[1]}
+    assert again.describe()["largest share"] == 0.7
+    assert len([line for line in KIND_CODE.splitlines() if line.strip()]) <= 18
+
+
+@pytest.mark.parametrize("member", ["kind", "codes", "probabilities", "save"])
+def test_a_kind_of_model_that_lacks_a_member_is_refused_by_name(majority: Any, member: str) -> None:
+    members = {name: value for name, value in vars(majority.Majority).items() if name not in (member, "__init__")}
+    lacking = type("Lacking", (kohort.Model,), {**members, "__module__": MODULE})
+    with pytest.raises(ConfigError, match=rf"{MODULE}\.Lacking lacks {member}\. Define it there"):
+        lacking(None, np.array([1.0]))
+
+
+def test_a_kind_of_model_without_an_encoder_is_refused_by_name(majority: Any) -> None:
+    lacking = type("Lacking", (majority.Majority,), {"__init__": lambda self: None})
+    with pytest.raises(ConfigError, match="lacks encoder"):
+        lacking().describe()
+    assert not hasattr(lacking(), "anything_else")
 
 
 @pytest.mark.parametrize(

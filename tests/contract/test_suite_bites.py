@@ -36,7 +36,8 @@ def bend_fedavg(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def bend(**changed: Any) -> None:
         bent: Method = replace(fedavg.METHOD, **changed)
-        for place in ("kohort.runs.run", "kohort.testing.checks", "kohort.testing.federation"):
+        testing = ("kohort.testing.checks", "kohort.testing.federation", "kohort.testing.plan_keys")
+        for place in ("kohort.runs.run", "kohort.runs.plan.reading", *testing):
             monkeypatch.setattr(f"{place}.find_method", lambda _: bent)
 
     return bend
@@ -149,3 +150,35 @@ def test_a_config_that_takes_any_key_is_found(runs: MethodRuns, monkeypatch: pyt
     monkeypatch.setattr(checks_module, "plan_of", lambda *_, **__: None)
     with pytest.raises(ContractViolation, match="accepts an unknown key"):
         BY_NAME["unknown-key"](runs)
+
+
+def test_a_declaration_of_keys_that_nothing_reads_is_found(runs: MethodRuns, bend_fedavg: Callable[..., None]) -> None:
+    BY_NAME["declared-keys"](runs)  # as it is, it keeps the law
+
+    def deaf(config: Any, hub: Hub) -> ProtocolGenerator:
+        train = replace(hub.approved.train, average=0.0, hub="plain")
+        return (yield from fedavg.protocol(config, replace(hub, approved=replace(hub.approved, train=train))))
+
+    bend_fedavg(protocol=deaf)
+    with pytest.raises(ContractViolation, match=r"accepts train\.hub, train\.average, .*: write reads=lambda") as found:
+        BY_NAME["declared-keys"](runs)
+    advice = str(found.value).partition("write ")[2]
+    assert '"train.lr"' in advice
+    assert "train.average" not in advice
+
+
+def test_keys_that_a_method_uses_and_does_not_declare_are_found(
+    runs: MethodRuns, bend_fedavg: Callable[..., None]
+) -> None:
+    bend_fedavg(reads=lambda config: replace(fedavg.reads(config), keys=fedavg.reads(config).keys - {"train.lr"}))
+    with pytest.raises(ContractViolation, match=r"changed by train\.lr, .* `reads` does not list") as found:
+        BY_NAME["declared-keys"](runs)
+    assert '"train.lr"' in str(found.value)
+
+
+def test_a_method_that_declares_nothing_reads_nothing_of_train_and_model() -> None:
+    declared = Method(
+        name="silent", summary="", config=fedavg.FedAvg, protocol=fedavg.protocol, claims=fedavg.claims,
+        contract=fedavg.contract, cites="",
+    )  # fmt: skip
+    assert declared.reads(fedavg.FedAvg()).keys == frozenset()

@@ -200,6 +200,15 @@ def test_an_unknown_algorithm_is_the_plan_s_fault() -> None:
     assert "mondrian" in caught.value.hint
 
 
+@pytest.mark.parametrize(("word", "meant"), [("intervalls", "Did you mean 'intervals'?"), ("x", "Valid: ")])
+def test_unknown_hierarchies_are_the_plan_s_fault(word: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown method\.anonymise\.hierarchies") as caught:
+        run(plan(anonymise={"hierarchies": word}), seed=1, tables=tables())
+    assert meant in caught.value.hint
+    assert "./folder" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
 def test_a_target_cannot_be_a_quasi_identifier() -> None:
     with pytest.raises(ConfigError, match="outcome"):
         run(plan(data={"quasi": ["age", "outcome"]}), seed=1, tables=tables())

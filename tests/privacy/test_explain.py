@@ -245,3 +245,15 @@ def test_a_plan_that_sends_nothing_in_clear_does_not_say_so() -> None:
     masked = Step(task="sum", says="a share", claims=(SUM,), sites=5)
     found = explain(Contract.of([masked]), method="m", plan_hash="ab")
     assert [sentence.split(",")[0] for sentence in found.opens] == ["The hub opens each masked total"]
+
+
+def test_how_long_rows_are_kept_is_what_the_method_says_and_no_attribute_of_its_config(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_of("central")
+    assert explain_plan(plan).keep_days is None
+    bent = replace(methods()["central"], keep_days=lambda _: 7)
+    monkeypatch.setattr("kohort.runs.explain.find_method", lambda _: bent)
+    assert explain_plan(plan).keep_days == 7
+    assert explain_plan(plan_of("partial")).keep_days == 7
+    assert methods()["partial"].keep_days(plan_of("partial", own={"gate": {"keep_days": 9}}).config) == 9

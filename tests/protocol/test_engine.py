@@ -22,6 +22,7 @@ from kohort.privacy.ledger.verify import verify_ledger
 from kohort.privacy.policy import Policy
 from kohort.protocol import task as task_module
 from kohort.protocol.engine import LocalEngine, drive
+from kohort.protocol.enrolment import PREPARE
 from kohort.protocol.hub import Ask, Expect, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
 from kohort.protocol.site import Site, SiteTable
@@ -237,3 +238,9 @@ def test_a_hub_that_sees_a_replaced_ledger_stops(tmp_path: Path) -> None:
     engine.sites["b"].chain.length = 0
     with pytest.raises(IntegrityError, match="'b' is shorter than at its last receipt"):
         engine.exchange(Ask(task=task, to=NAMES, round=2, expect=Expect(metrics=("rows",))))
+
+
+def test_what_a_key_holder_reads_of_a_task_is_declared_on_every_task() -> None:
+    plain = find_task(PREPARE.name)
+    assert (plain.family, plain.signed, plain.small_cells) == ("", False, None)
+    assert type(plain) is Task

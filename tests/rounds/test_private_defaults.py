@@ -62,6 +62,24 @@ def test_phases_of_a_hybrid_take_the_rule_where_they_say_nothing() -> None:
     assert own.config.phases[0].optimizer is None
 
 
+PHASES = {"name": "hybrid", "phases": [{"kind": "server", "dp": BUDGET}]}
+
+
+@pytest.mark.parametrize("method", [MASKED, PHASES])
+def test_a_share_of_averaged_rounds_that_the_training_section_gives_stays(method: dict[str, Any]) -> None:
+    config = made(method, train={"average": 0.25}).config
+    budget = config.phases[0].dp if method is PHASES else config.dp
+    assert budget.average is None  # what `train.average` says holds
+
+
+def test_a_rate_that_is_not_to_be_lowered_stays_as_it_is() -> None:
+    own = {**BUDGET, "lower_rate": False}
+    assert made({**MASKED, "dp": own}).config.dp.lower_rate is False
+    phases = made({"name": "hybrid", "phases": [{"kind": "server", "dp": own}, {"kind": "server", "dp": BUDGET}]})
+    assert [phase.dp.lower_rate for phase in phases.config.phases] == [False, True]
+    assert load_plan(phases.to_mapping(), complete=True).digest() == phases.digest()
+
+
 def test_the_rate_falls_with_the_noise_and_has_a_limit() -> None:
     train, dp = TrainSection(lr=8.0), DPSection(lower_rate=True)
     common: dict[str, Any] = {"steps": 100, "parameters": 25}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -39,9 +40,10 @@ from kohort.rng import Streams
 from kohort.runs import strengths
 from kohort.runs.compare import Options, compare
 from kohort.runs.config import load_plan
+from kohort.runs.folder import RunFolder
 from kohort.runs.low_risk import HELD_OUT, low_risk_only
 from kohort.runs.simulation import Population, populate
-from kohort.runs.sweeps import Sweep, strong_variants, variants_of
+from kohort.runs.sweeps import NOT_READ, Sweep, strong_variants, variants_of
 
 ROWS = 900
 PLAN = """
@@ -129,6 +131,57 @@ def test_every_combination_is_a_setting_and_every_plan_is_checked_first(plan: Pa
         variants_of(plan, [Sweep("train.lrr", ("0.1",))])
     with pytest.raises(ConfigError, match="twice"):
         variants_of(plan, [sweeps[0], sweeps[0]])
+
+
+def test_a_method_that_does_not_read_a_swept_key_runs_once(
+    plan: Path, tmp_path: Path, kohort_here: Callable[..., tuple[int, str, str]]
+) -> None:
+    sweeps = [Sweep("method.name", ("oneshot", "fedavg")), Sweep("train.lr", ("0.1", "0.2"))]
+    found = variants_of(plan, sweeps, overrides=["method.secure.sum=none"])
+    assert [one.chosen for one in found] == [
+        {"method.name": "oneshot", "train.lr": NOT_READ},
+        {"method.name": "fedavg", "train.lr": "0.1"},
+        {"method.name": "fedavg", "train.lr": "0.2"},
+    ]
+    assert [one.unread for one in found] == [("train.lr",), (), ()]
+    assert "train.lr" in found[0].plan.ignored_note
+    swept = ["--sweep", "method.name=oneshot,fedavg", "--sweep", "train.lr=0.1,0.2"]
+    swept += ["--set", "method.secure.sum=none", "--set", "policy.pairs=open"]
+    code, _, told = kohort_here("compare", plan, *swept, "--out", tmp_path / "out")
+    assert code == 0, told
+    assert "oneshot does not read train.lr: run once for all values" in told
+    result = json.loads((tmp_path / "out" / "compare.json").read_bytes())
+    assert len(result["runs"]) == 3
+
+
+def test_keys_of_the_method_that_only_one_of_two_has_are_swept_for_it_alone(plan: Path) -> None:
+    sweeps = [Sweep("method.name", ("oneshot", "additive")), Sweep("method.bins", ("4", "8"))]
+    found = variants_of(plan, sweeps, overrides=["method.secure.sum=none"])
+    assert [(one.plan.method, one.chosen["method.bins"]) for one in found] == [
+        ("oneshot", NOT_READ), ("additive", "4"), ("additive", "8"),
+    ]  # fmt: skip
+
+
+def test_a_swept_key_that_no_run_reads_is_refused(
+    plan: Path, tmp_path: Path, kohort_here: Callable[..., tuple[int, str, str]]
+) -> None:
+    swept = ["--sweep", "method.name=oneshot,additive", "--sweep", "train.lr=0.1,0.2"]
+    code, _, told = kohort_here("compare", plan, *swept, "--out", tmp_path / "out")
+    assert code == 2
+    assert "no run of the sweep reads train.lr" in told
+    assert "Drop --sweep train.lr" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_replaces_no_run_that_is_under_way(plan: Path, tmp_path: Path) -> None:
+    settings = variants_of(plan, [Sweep("train.lr", ("0.1",))])
+    made = compare(settings, out=tmp_path / "out")
+    live = RunFolder(tmp_path / "out" / made["folders"][0])
+    live.take()
+    with pytest.raises(ConfigError, match="a run is under way"):
+        compare(settings, out=tmp_path / "out", options=Options(force=True))
+    live.release()
+    assert compare(settings, out=tmp_path / "out", options=Options(force=True))["folders"] == made["folders"]
 
 
 # The front and the choice

@@ -251,6 +251,7 @@ def of_fedavg() -> Iterator[Try]:
         for name, value in {"clip": 0.3, "average": 1.0, "lower_rate": True, "accountant": "rdp"}.items():
             yield Try(f"method.dp.{name}", value, known)
         yield Try("train.average", 1.0, known)
+        yield Try("train.average", 1.0, {**known, "method.dp.average": 0.4})
         yield Try("train.l2", 0.5, known)
     yield from sums()
     yield Try("sites.faults", {"drop": 0.3})
@@ -277,8 +278,27 @@ def of_hybrid() -> Iterator[Try]:
     yield from budget("method.phases.2.dp", **{"method.phases.2.lr": 2.0, "method.secure.sum": "masks", **few})
     every = {"method.phases.2.rows": "all", "method.phases.2.dp.unit": "person", "method.secure.sum": "masks"}
     yield Try("method.phases.2.dp.person_rows", "all", {"method.phases.2.dp.epsilon": 0.4, **PERSONS, **every, **few})
+    yield from tuned({})
+    yield from tuned({"method.secure.sum": "masks", **few})
     yield from budget("method.phases.1.dp", **{"train.lr": 2.0, "train.batch": 4, "method.phases.1.rounds": 2})
     yield from sums(beside=few)
+
+
+def tuned(beside: Mapping[str, Any]) -> Iterator[Try]:
+    """Keys beside a private phase that the tuning rule fills in, with few and many rounds."""
+    left_open = {"kind": "server", "rounds": 3, "dp": {"epsilon": 0.4}}
+    known = {"train.batch": None, "train.lr": None, "train.optimizer": None, "method.phases.2": left_open, **beside}
+    peers = {"batch": 16, "optimizer": "sgd", "lr": 0.05}
+    known |= {f"method.phases.1.{name}": value for name, value in peers.items()}
+    for key, value in {"average": 1.0, "state": "keep", "momentum": 0.5, "l2": 0.5, "lr": 0.01, "hub": "plain",
+                       "class_weights": {"yes": 3.0}, "local_epochs": 2, "batch": 8}.items():  # fmt: skip
+        yield Try(f"train.{key}", value, known)
+        alone = {"method.phases": [left_open], "method.clusters": None, "sites.clusters": None}
+        if beside:
+            yield Try(f"train.{key}", value, {**known, **alone})
+    for key, value in {"average": 1.0, "lower_rate": False, "clip": 0.3, "epsilon": 2.0}.items():
+        yield Try(f"method.phases.2.dp.{key}", value, known)
+    yield Try("train.average", 1.0, {**known, "method.phases.2.dp.average": 0.4})
 
 
 def of_oneshot() -> Iterator[Try]:
@@ -293,6 +313,8 @@ def of_oneshot() -> Iterator[Try]:
     yield Try(f"{place}.min_sites", 4)
     yield Try(f"{place}.min_cell", 30)
     yield Try(f"{place}.statistics_to", "peers", clear)
+    yield Try(f"{place}.min_rows", 40)
+    yield Try(f"{place}.min_rows", 47, {**clear, "sites.split": "dirichlet", "sites.alpha": 0.3, "sites.min_rows": 30})
     yield Try(f"{place}.min_sites", 4, {**clear, f"{place}.statistics_to": "peers"})
     for name, value in {"units": "fourier", "scale": 1.0, "seed": 3, "patches": 2, "columns": 2}.items():
         yield Try(f"{place}.{name}", value, layers)
@@ -331,6 +353,7 @@ def of_partial() -> Iterator[Try]:
     yield Try("method.kept", "sum")
     kept = {"method.kept": "sum", f"{place}.count": "local", f"{place}.release_l": 1, f"{place}.k": 14, **FULL}
     yield from budget("method.dp", **kept)
+    yield Try("train.average", 1.0, {**kept, "method.dp.epsilon": 0.4, "method.dp.average": 0.4})
     yield from sums()
     yield from additive("method.additive", LEARNED["additive"])
     yield from trees("method.trees", LEARNED["trees"])
@@ -404,7 +427,9 @@ def changed(raw: dict[str, Any], key: str, value: Any) -> None:
             inner = inner.setdefault(parent, {})
         else:
             return
-    if value is None:
+    if isinstance(inner, list):
+        inner[int(last) - 1] = deepcopy(value)
+    elif value is None:
         inner.pop(last, None)
     else:
         inner[last] = value
@@ -436,7 +461,6 @@ UNTRIED: dict[str, str] = {
     "allow_large_delta": "a permission: without it such a run is refused",
     "method.oneshot.mode": "CKKS of mode paper rounds with noise of the operating system, so no two runs are alike",
     "method.oneshot.degree": "as method.oneshot.mode",
-    "method.oneshot.min_rows": "refuses small sites where no sum hides them, and changes nothing at others",
     "method.gate.per_site.": "tried as a whole, as method.gate.per_site",
     "method.anonymise.outcome": "needs a declared hierarchy of codes: tests/methods/syntactic/test_outcome_groups.py",
     "method.additive.dp": "refused with a learner behind another method",

@@ -42,7 +42,7 @@ def unread_by_examples() -> Iterator[tuple[Path, str]]:
     for path in EXAMPLES:
         read = read_plan(path).reads()
         if path.stem == "hybrid":  # its private phase takes these from [train] where the plan gives them
-            read |= {"train.local_epochs", "train.batch", "train.optimizer", "train.lr"}
+            read |= {"train.local_epochs", "train.batch", "train.optimizer", "train.lr", "train.average"}
         for key in EVERY_KEY:
             if key not in read:
                 yield path, key
@@ -215,6 +215,16 @@ def test_what_is_in_effect_is_a_plan_with_the_same_hash(method: str) -> None:
 
 
 # Another method, model kind or split on the command line
+
+
+def test_what_another_method_leaves_out_is_said_on_screen(plan_file: Path, kohort_here: Call, tmp_path: Path) -> None:
+    chosen = ["--set", "method.name=oneshot", "--set", "method.secure.sum=none", "--set", "train.rounds=1"]
+    code, _, told = kohort_here("run", plan_file, *chosen, "--out", tmp_path / "refused")
+    assert code == 2  # given here, and not only in the file
+    code, shown, told = kohort_here("run", plan_file, *chosen[:4], "--out", tmp_path / "out")
+    assert code == 0, told
+    assert "note: not read by oneshot, ignored: model.hidden, train.fraction, train.rounds" in told
+    assert "1 round, ended by" in shown
 
 
 def test_another_method_leaves_out_what_it_does_not_read_and_says_so(plan_file: Path, tmp_path: Path) -> None:

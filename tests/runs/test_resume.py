@@ -183,3 +183,27 @@ def test_secure_random_runs_resume_with_their_own_keys(tmp_path: Path) -> None:
     assert outcome.seed is None
     assert not key.exists()
     verify_ledger(out)
+
+
+@pytest.mark.parametrize("how", [{"resume": True}, {"force": True}, {}])
+def test_a_second_process_on_a_live_folder_is_refused_and_changes_nothing(how: dict[str, bool], tmp_path: Path) -> None:
+    place, told = tmp_path / "out", list[str]()
+
+    def everything() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+
+    def watch(progress: Progress) -> None:
+        if progress.round == 2:
+            before = everything()
+            with pytest.raises(ConfigError, match=r"a run is under way in .*Wait until it ends") as refused:
+                run(plan(), out=place, seed=1, tables={"memory": table()}, **how)
+            told.append(str(refused.value))
+            assert everything() == before
+
+    run(plan(), out=place, seed=1, tables={"memory": table()}, watch=watch)
+    assert len(told) == 1
+    whole = tmp_path / "whole"
+    run(plan(), out=whole, seed=1, tables={"memory": table()})
+    assert files(place) == files(whole)
+    assert {path.name for path in place.iterdir()} == {path.name for path in whole.iterdir()}
+    run(plan(), out=place, seed=1, tables={"memory": table()}, force=True)  # and it is free again

@@ -419,19 +419,25 @@ def _keep_account(
     out: Path,
     rule: Mapping[str, Any],
 ) -> None:
-    """Note the release before it is written, or refuse it."""
+    """Note the release before it is written, or refuse it; one process at a time reads and writes the account."""
     from kohort.anonymity.checker.added import added_rows_meet
+    from kohort.files import FolderLock
     from kohort.privacy.releases import ReleaseAccount, units_of
 
     classes = made.cluster if hasattr(made, "cluster") else made.classes
     released = rows[made.kept.tolist()]
     judged = released.with_columns(made.frame[name] for name in rule.get("items", ()))
-    ReleaseAccount(account).admit(
-        out.name,
-        units_of(released, person),
-        classes,
-        meets=lambda places: added_rows_meet(judged, places, persons=person, **rule),
-    )
+    units, lock = units_of(released, person), FolderLock(account.absolute().parent)
+    lock.take(wait=True)
+    try:
+        ReleaseAccount(account).admit(
+            out.name,
+            units,
+            classes,
+            meets=lambda places: added_rows_meet(judged, places, persons=person, **rule),
+        )
+    finally:
+        lock.release()
 
 
 def _beside(prepared: Prepared | ScannedRelease, report: Report) -> dict[str, object]:

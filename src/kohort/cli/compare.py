@@ -137,7 +137,14 @@ def _settings(plan: Path, sweep: list[str], strengths: str | None, overrides: li
         raise ConfigError("compare needs settings", hint="Give --sweep a.b=v1,v2, or --strengths all")
     if strengths is not None:
         return strong_variants(plan, strengths, overrides=overrides)
-    return variants_of(plan, [Sweep.parse(text) for text in sweep], overrides=overrides)
+    found = variants_of(plan, [Sweep.parse(text) for text in sweep], overrides=overrides)
+    for line in dict.fromkeys(
+        f"note: {one.plan.method} does not read {', '.join(one.unread)}: run once for all values"
+        for one in found
+        if one.unread
+    ):
+        say(line)
+    return found
 
 
 def _ask_first(runs: int, *, yes: bool) -> None:

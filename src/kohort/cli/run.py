@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -99,14 +99,23 @@ def run(
     if json:
         emit(result)
         return
+    if read.ignored_note:
+        say(f"note: {read.ignored_note}")
+    _show(result, out)
+
+
+def _show(result: Mapping[str, Any], out: Path) -> None:
+    """The result as people read it; warnings go to stderr."""
     from kohort.cli.tables import outcome_table, said_beside
+    from kohort.privacy.claim_words import number_of
 
     stdout().print(outcome_table([result]))
     for line in said_beside(result):
         stdout().print(line, markup=False)
     for warning in result.get("warnings", ()):
         say(f"warning: {warning}")
-    stdout().print(f"{result['rounds']} rounds, ended by: {result['stopped_by']}. Written to {out}", markup=False)
+    rounds = number_of(result["rounds"], "round")
+    stdout().print(f"{rounds}, ended by: {result['stopped_by']}. Written to {out}", markup=False)
 
 
 @contextmanager

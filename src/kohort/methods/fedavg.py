@@ -34,6 +34,7 @@ from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSecti
 from kohort.protocol.plan.phases import PURE, DPSection, SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import (
     AGGREGATION,
+    AVERAGED,
     CORRECTION,
     EARLY_STOPPING,
     FEDERATED_ROUNDS,
@@ -88,14 +89,19 @@ def fill(
     dp, own = config.dp, frozenset(key.removeprefix("train.") for key in given if key.startswith("train."))
     if dp is None or not is_tuned(dp, own):
         return config, train
-    budget = tuned_budget(dp, lower="lr" not in own)
-    if "average" in own and dp.average is None:
-        budget = replace(budget, average=None)
+    budget = tuned_budget(dp, own | {key.removeprefix("method.") for key in given if key.startswith("method.dp.")})
     return replace(config, dp=budget), tuned_train(train, dp, model, own, summed=config.secure is not None)
 
 
 def reads(config: FedAvg) -> Reads:
     """Everything of `[train]` without protection; over sums and under a budget, what is left of it."""
+    found = _reads(config)
+    if config.dp is None or not config.dp.average or "train.average" not in found.keys:
+        return found
+    return replace(found, keys=found.keys - {"train.average"}, because={**found.because, **AVERAGED})
+
+
+def _reads(config: FedAvg) -> Reads:
     if config.secure is not None:
         return _reads_summed(config.dp)
     if config.dp is None:

@@ -21,7 +21,7 @@ from kohort.privacy.policy import Policy
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import JudgeSection, SecureSumSection, TrainingPhase
-from kohort.protocol.plan.reads import FEDERATED_ROUNDS, NETWORK, Reads
+from kohort.protocol.plan.reads import Reads
 from kohort.protocol.plan.sections import LEARNED_KINDS, ModelSection
 from kohort.registry import discover, find_namesake
 from kohort.tables.encoder import Encoder
@@ -51,9 +51,10 @@ class Method:
     cites: str
     own_rows: bool = False
     """Whether a task of its own makes the rows sites train on; until it ran, a site has none to train on."""
-    reads: Callable[[Any], Reads] = lambda _: Reads(FEDERATED_ROUNDS | NETWORK)
+    reads: Callable[[Any], Reads] = lambda _: Reads(frozenset())
     """Which keys of `[train]` and `[model]` it reads under a config, and whether it reads `sites.arrive`. A plan that
-    gives another one is refused. Unless a method says otherwise, it reads what the shared loop of rounds reads."""
+    gives another one is refused. Unless a method says otherwise, it reads none of them; one that is built on the shared
+    loop of rounds says `Reads(FEDERATED_ROUNDS | NETWORK)`."""
     fill: Callable[[Any, TrainSection, ModelSection, frozenset[str]], tuple[Any, TrainSection]] = (
         lambda config, train, *_: (
             config,
@@ -95,6 +96,10 @@ class Method:
     models with it."""
     strengths: tuple[Strength, ...] = ()
     """Settings from its least protection to its most, for `kohort compare --strengths`; none: it is not compared so."""
+    keep_days: Callable[[Any], int | None] = lambda _: None
+    """How many days the hub may keep rows that it receives; None where a config says nothing about it."""
+    gain: Callable[[Any], bool] = lambda _: False
+    """Whether a simulation also says how much of what anonymised columns tell is left, by two runs to compare with."""
     demo: str | None = None
     """The same for the demo alone, where the example is too small to show what the method can do."""
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import polars as pl
@@ -71,7 +72,7 @@ class Anonymise:
     algorithm: str = "auto"
     """auto | lattice | cluster | mondrian | thesis | a registered technique"""
     hierarchies: str = "auto"
-    """auto | intervals | a registered technique | a folder at the site with one CSV per column"""
+    """auto | intervals | a registered technique | a folder at the site with one CSV per column, as a path: ./folder"""
     keep_exact: bool = True
     suppression_limit: Annotated[float, Ge(0), Le(1)] = 0.0
     """Share of a site's rows that may be suppressed, if necessary."""
@@ -219,6 +220,7 @@ def _check(config: Anonymise, schema: Schema) -> None:
     algorithms = ("auto", "lattice", *class_techniques())
     if config.algorithm not in algorithms:
         raise ConfigError(f"unknown algorithm {config.algorithm!r}", hint=nearest(config.algorithm, algorithms))
+    _check_hierarchies(config.hierarchies)
     if not schema.quasi:
         raise ConfigError("silo has no quasi-identifiers to anonymise", hint="Name them in data.quasi")
     protected = {*schema.sensitive, *([] if schema.target is None else [schema.target])}
@@ -230,6 +232,16 @@ def _check(config: Anonymise, schema: Schema) -> None:
         )
     if (config.l or config.t) and not schema.sensitive:
         raise ConfigError("l and t are about a sensitive column and none is named", hint="Name it in data.sensitive")
+
+
+def _check_hierarchies(word: str) -> None:
+    """Refuse a word that is no technique; a path is a folder at the sites, which the hub may not have."""
+    from kohort.anonymity.relational.techniques import hierarchy_techniques
+
+    known = hierarchy_techniques()
+    if word not in known and Path(word).name == word and not Path(word).is_dir():
+        hint = f"For a folder at the sites write a path, as in ./folder. {nearest(word, known)}"
+        raise ConfigError(f"unknown method.anonymise.hierarchies {word!r}", hint=hint)
 
 
 def contract(approved: ApprovedPlan) -> Contract:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
@@ -64,6 +64,25 @@ class Model(ABC):
 
     encoder: Encoder
     """How tables become its inputs: the columns it reads, their domain, and the target."""
+
+    def __new__(cls, *_given: Any, **_named: Any) -> Self:
+        """Refuse a kind that lacks a member which every kind must have.
+
+        Raises:
+            ConfigError: It does; the message names what it lacks.
+        """
+        missing = sorted(getattr(cls, "__abstractmethods__", ()))
+        if missing:
+            raise _lacks(cls, ", ".join(missing))
+        return super().__new__(cls)
+
+    if not TYPE_CHECKING:  # for type checkers, every model has an encoder
+
+        def __getattr__(self, name: str) -> Any:
+            """Only what is not there comes here: say so of an encoder that a kind never sets."""
+            if name == "encoder":
+                raise _lacks(type(self), name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     @abstractmethod
@@ -306,3 +325,10 @@ class Model(ABC):
         if unseen and told is None:
             listed = ", ".join(f"{name} ({count:,})" for name, count in unseen.items())
             warnings.warn(f"rows with a category unknown to the model: {listed}", UserWarning, stacklevel=3)
+
+
+def _lacks(kind: type[Model], what: str) -> ConfigError:
+    return ConfigError(
+        f"the kind of model {kind.__module__}.{kind.__qualname__} lacks {what}",
+        hint="Define it there; kohort.models.base.Model says what it gives",
+    )

@@ -190,13 +190,12 @@ def _sum_of(site: Site, request: Request) -> tuple[KeyHolder, EncryptedSum, SumC
 
 def _family(task: str) -> str:
     """What totals of a task belong to in the book of openings."""
-    return str(getattr(find_task(task), "family", ""))
+    return find_task(task).family
 
 
 def _refuse_split_groups(approved: ApprovedPlan, task: str, names: Sequence[str], context: SumContext) -> None:
     """Open no total with a part of a group, where totals of many rounds are compared."""
-    grouped = getattr(find_task(task), "grouped", None)
-    if grouped is not None and grouped(approved) and not is_union(names, approved.sum_groups(context.sites)):
+    if find_task(task).grouped(approved) and not is_union(names, approved.sum_groups(context.sites)):
         raise RefusedError(
             "a total would leave out some sites of a group, and the next one with them would show those",
             hint="Begin a new run when the missing sites answer again, or set a budget",
@@ -227,7 +226,7 @@ def _open(site: Site, request: Request) -> Release:
     site.note_opening(_family(task), task, request.round, tuple(names))
     total = _with_rounded_cells(site, task, names, state.open(scheme.ring, context, names, totals))
     blobs = {}
-    if getattr(find_task(task), "signed", False):
+    if find_task(task).signed:
         statement = rounded_statement(site.plan, task, request.round, names, total)
         blobs["signature"] = site.identity.sign(statement, purpose=Purpose.ROUNDED_TOTAL)
     claim = replace(sum_claim(scheme.ring, len(names), len(names)), opens=f"hub: the total over {len(names)} sites")
@@ -259,7 +258,7 @@ def _with_rounded_cells(site: Site, task: str, names: Sequence[str], total: NDAr
     Such a count is of a pair of categories: those of single ones were merged before. The expected value is kept. The
     draw belongs to the sites and the place in the total, so that the same total, opened again, is rounded alike.
     """
-    about = getattr(find_task(task), "small_cells", None)
+    about = find_task(task).small_cells
     if about is None or not site.plan.keeps_book:  # under a budget, noise covers them
         return total
     unit, least = about(site.plan)

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from kohort.privacy.guarantee import Guarantee
 from kohort.privacy.ledger.ledger import LedgerContext, quoted
 from kohort.protocol.site import Site
 from kohort.protocol.wire import Payload, encode
+
+if TYPE_CHECKING:
+    from kohort.protocol.plan.approved import ApprovedPlan
 
 __all__ = ["ManySites", "Release", "Releases", "Request", "Task", "find_task", "installed_tasks"]
 
@@ -114,6 +117,16 @@ class Task:
     public: bool = True
     """Whether its payload is a public input, the same for every site and in force until the next one of this task. It
     is then part of the view of every secure sum. False where each site is sent something of its own."""
+    family: str = ""
+    """Of a sum: what its totals belong to in the book of openings; empty where they are no statistics of fixed rows."""
+    grouped: Callable[[ApprovedPlan], bool] = lambda _: False
+    """Of a sum: whether totals are over unions of public groups; what changes little from round to round would show a
+    single site that is in one total and not in the next."""
+    small_cells: Callable[[ApprovedPlan], tuple[int, int]] | None = None
+    """Of a sum: the unit of counts in its totals, and the least count a key-holder opens as it is; None where there are
+    none."""
+    signed: bool = False
+    """Of a sum: whether a key-holder signs its totals, so that sites can rely on what it rounded."""
 
     def __post_init__(self) -> None:
         known = _TASKS.setdefault(self.name, self)

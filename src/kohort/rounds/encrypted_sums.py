@@ -81,7 +81,7 @@ def encrypted_sum(
         round=context.round,
         expect=Expect(
             arrays={"total": ("<u8", (context.length,))},
-            blobs=("signature",) if getattr(find_task(task), "signed", False) else (),
+            blobs=("signature",) if find_task(task).signed else (),
         ),
     )
     answer = next(opened.payloads())

@@ -62,18 +62,19 @@ def tuned_rate(model: ModelSection, dp: DPSection) -> float:
     return (_LIMIT_HIDDEN if hidden else _LIMIT) / dp.clip
 
 
-def tuned_budget(dp: DPSection, *, lower: bool) -> DPSection:
+def tuned_budget(dp: DPSection, given: frozenset[str]) -> DPSection:
     """The budget with what the rule says of it.
 
     Args:
         dp: The budget.
-        lower: Whether the rate is the rule's, and lowered to what the noise allows.
+        given: The keys that the plan gives for the training, without their section; of the budget, "dp.lower_rate".
 
     Returns:
-        A copy; a share of averaged rounds that the plan gives stays as it is.
+        A copy; whether the rate is lowered and what share of the rounds is averaged stay as a plan gives them.
     """
-    average = AVERAGE if dp.average is None else dp.average
-    return replace(dp, average=average, lower_rate=lower or dp.lower_rate)
+    average = AVERAGE if dp.average is None and "average" not in given else dp.average
+    lower = dp.lower_rate if "dp.lower_rate" in given else "lr" not in given
+    return replace(dp, average=average, lower_rate=lower)
 
 
 def lowered_rate(

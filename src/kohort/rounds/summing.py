@@ -111,17 +111,8 @@ class SumTask(Task):
     """What is added modulo: 0 for 2^64, or the prime 2^61 - 1."""
     bits: int = 40
     """Signed bits of a total modulo 2^64, where it is encrypted."""
-    family: str = ""
-    """What its totals belong to in the book of openings; empty where they are no statistics of fixed rows."""
     booked: Callable[[ApprovedPlan], bool] = lambda _: True
     """Whether a plan's totals are noted there: not where noise covers every difference of two."""
-    grouped: Callable[[ApprovedPlan], bool] = lambda _: False
-    """Whether totals are over unions of public groups: what changes little from round to round would show a single site
-    that is in one total and not in the next."""
-    small_cells: Callable[[ApprovedPlan], tuple[int, int]] | None = None
-    """The unit of counts in its totals, and the least count a key-holder opens as it is; None where there are none."""
-    signed: bool = False
-    """Whether a key-holder signs its totals, so that sites can rely on what it rounded."""
     says: Says | None = None
     """The rows that the ledger and messages name, where a sum is of a part of a site's rows; see `Release.said`."""
     over: Over = lambda *_: None

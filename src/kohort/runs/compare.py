@@ -376,8 +376,10 @@ def _clear(out: Path) -> None:
     """Remove the runs of an earlier comparison, of which there may have been more; anything else is left alone."""
     with disk_errors(out):
         for folder in sorted(out.glob("run-*")):
-            if folder.is_dir() and RunFolder(folder).holds_run:
+            if folder.is_dir() and (earlier := RunFolder(folder)).holds_run:
+                earlier.take()
                 shutil.rmtree(folder)
+                earlier.release()
             elif folder.name.endswith(ATTACKS_ENDING):
                 folder.unlink()
 

@@ -151,8 +151,12 @@ class Plan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is to be said about the plan with the results of its run."""
-        ignored = (f"not read by {self.method}, ignored: {', '.join(self.ignored)}",) if self.ignored else ()
-        return (*((self.because,) if self.because else ()), *ignored)
+        return tuple(note for note in (self.because, self.ignored_note) if note)
+
+    @property
+    def ignored_note(self) -> str:
+        """Which keys were left out; empty where none were."""
+        return f"not read by {self.method}, ignored: {', '.join(self.ignored)}" if self.ignored else ""
 
     def _reader_of(self, key: str, engine: str) -> str:
         """Who would read a key, in the words of an error."""

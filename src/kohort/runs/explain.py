@@ -42,15 +42,15 @@ def explain_plan(plan: Plan) -> Explanation:
         ConfigError: The plan contradicts itself.
     """
     approved = approved_plan_for(plan, schema=plan_schema(plan), run="")
-    gate = getattr(plan.config, "gate", None)
+    method = find_method(plan.method)
     return explain(
         approved.contract,
         method=plan.method,
         plan_hash=plan.digest(),
-        keep_days=getattr(gate, "keep_days", None),
+        keep_days=method.keep_days(plan.config),
         key_holder=key_holder_contract(approved) if needs_key_holder(approved) else None,
         optional=_learns_domains(approved),
-        planned=find_method(plan.method).planned(approved, 0),
+        planned=method.planned(approved, 0),
         consent=plan.data.consent,
     )
 

@@ -5,7 +5,8 @@
     DIR/hub/received.json                                               retention date of the received rows
     DIR/state/                                                          only while a run is unfinished
 
-`run.json` is written last: a folder that has it is a finished run; a folder with only `state/` can be resumed.
+`run.json` is written last: a folder that has it is a finished run; a folder with only `state/` can be resumed. While a
+run is under way the folder is locked, and a second process is told so before it reads or writes anything.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 
 from kohort.crypto.identity.user import user_pins
 from kohort.errors import ConfigError, IntegrityError
-from kohort.files import disk_errors, require_new, write_atomic
+from kohort.files import FolderLock, disk_errors, require_new, write_atomic
 from kohort.privacy.ledger.bound import check_run_folder
 from kohort.privacy.ledger.summary import with_ledger_figures
 from kohort.protocol.checkpoint import Checkpoints
@@ -73,11 +74,27 @@ class RunFolder:
         self.ledger = path / "ledger"
         self.state = path / "state"
         self.checkpoints = Checkpoints(self.state)
+        self._lock = FolderLock(path)
 
     @property
     def holds_run(self) -> bool:
         """Whether the folder holds a run, finished or not. Nothing else may be deleted."""
         return any((self.path / name).exists() for name in ("run.json", "ledger", "state"))
+
+    def take(self) -> None:
+        """Keep every other process out of the folder, until `release` or the end of this one.
+
+        Raises:
+            ConfigError: A run is under way in it.
+        """
+        if not self._lock.take():
+            raise ConfigError(
+                f"a run is under way in {self.path}", hint="Wait until it ends, stop it, or choose another --out"
+            )
+
+    def release(self) -> None:
+        """Let others use the folder again."""
+        self._lock.release()
 
     @property
     def can_resume(self) -> bool:
@@ -108,8 +125,10 @@ class RunFolder:
             force: Delete an earlier run in the folder.
 
         Raises:
-            ConfigError: The folder is not empty and `force` is not set, or it holds something other than a run.
+            ConfigError: The folder is not empty and `force` is not set, it holds something other than a run, or a run
+                is under way in it.
         """
+        self.take()
         self.require_free(force=force)
         with disk_errors(self.path):
             if self.path.is_dir() and any(self.path.iterdir()):
@@ -118,8 +137,11 @@ class RunFolder:
                         f"{self.path} holds something else than a run and is not deleted, even with --force",
                         hint="Choose another --out",
                     )
-                shutil.rmtree(self.path)
+                _empty(self.path)  # the folder itself stays: it is locked
             self.path.mkdir(parents=True, exist_ok=True)
+        self.take()
+        if any(self.path.iterdir()):  # another process made it in between, and is done
+            self.require_free(force=False)
 
     def identify(self, plan: Plan, streams: Streams, table: str) -> None:
         """Store plan, seed and the hash of the rows, so that only the same run is resumed here.
@@ -187,6 +209,14 @@ class RunFolder:
             return dict(json.loads((self.state / "identity.json").read_bytes()))
         except (OSError, ValueError) as error:
             raise IntegrityError(f"{self.path} cannot be resumed: its state is damaged", hint="Start anew") from error
+
+
+def _empty(folder: Path) -> None:
+    for inside in folder.iterdir():
+        if inside.is_dir() and not inside.is_symlink():
+            shutil.rmtree(inside)
+        else:
+            inside.unlink()
 
 
 def _same_plan(known: dict[str, Any], given: dict[str, Any]) -> None:

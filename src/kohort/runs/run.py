@@ -91,14 +91,45 @@ def run(
     Raises:
         KohortError: The plan, the data or a site is at fault, or training diverged.
     """
+    folder = None if out is None else RunFolder(out)
+    try:
+        if folder is not None:
+            folder.take()
+        return _run(
+            plan,
+            folder,
+            seed=seed,
+            secure_random=secure_random,
+            resume=resume,
+            force=force,
+            watch=watch,
+            place=backend or Simulation(tables=tables, many=many),
+            baselines=baselines,
+        )
+    finally:
+        if folder is not None:
+            folder.release()
+
+
+def _run(
+    plan: Plan,
+    folder: RunFolder | None,
+    *,
+    seed: int | None,
+    secure_random: bool,
+    resume: bool,
+    force: bool,
+    watch: Callable[[Progress], None],
+    place: Backend,
+    baselines: bool,
+) -> Outcome:
+    """The run itself, in a folder that is this process's alone."""
     began, cpu_began = perf_counter(), process_time()
     require_training(plan)
-    place = backend or Simulation(tables=tables, many=many)
     method = find_method(plan.method)
     plan.require_read(place.name)
     plan.model.check()
     place.check(plan)
-    folder = None if out is None else RunFolder(out)
     goes_on = resume and folder is not None and folder.can_resume
     streams = (
         folder.streams(seed, secure=secure_random) if goes_on and folder else Streams.choose(seed, secure=secure_random)
@@ -193,7 +224,7 @@ def run(
 
 def _with_gain(remarks: Remarks, metrics: Mapping[str, Any], plan: Plan, streams: Streams, place: Backend) -> Remarks:
     """What the anonymised columns keep of their own gain, where the plan asks for it and the sites are simulated."""
-    if not getattr(plan.config, "gain", False) or not isinstance(place, Simulation) or streams.seed is None:
+    if not find_method(plan.method).gain(plan.config) or not isinstance(place, Simulation) or streams.seed is None:
         return remarks
     plain, deleted = (run(one, seed=streams.seed, backend=place).metrics for one in reference_plans(plan))
     found = ColumnsGain.of(metrics, plain, deleted)

@@ -29,6 +29,7 @@ from kohort.protocol.wire import decode, encode
 from kohort.rng import Streams
 from kohort.runs.run import run
 from kohort.testing.federation import SITE_SIZES, RecordedRun, listening, plan_of, tables
+from kohort.testing.plan_keys import TRIES, misdeclared_keys
 from kohort.testing.runs import VARIANTS, MethodRuns
 
 __all__ = ["CHECKS", "Check", "ContractViolation", "check_method"]
@@ -121,6 +122,20 @@ def unknown_key_is_refused(runs: MethodRuns) -> None:
         _require("no_such_key" in str(error), f"{runs.method!r} refuses an unknown key without naming it: {error}")
     else:
         raise ContractViolation(f'{runs.method!r} accepts an unknown key: give its config {{"extra": "forbid"}}')
+
+
+def declared_keys_are_read(runs: MethodRuns) -> None:
+    """`Method.reads` names the keys of `[train]` and `[model]` that the method reads, and no others."""
+    dead, silent = misdeclared_keys(runs.method)
+    read = sorted((plan_of(runs.method).reads() & {one.key for one in TRIES}) - set(dead) | set(silent))
+    keys = "{" + ", ".join(json.dumps(key) for key in read) + "}" if read else ""
+    write = f"write reads=lambda _: Reads(frozenset({keys})) in its Method, or what of it holds under each config"
+    _require(not dead, f"{runs.method!r} accepts {', '.join(dead)}, and a run with another value is the same: {write}")
+    _require(
+        not silent,
+        f"{runs.method!r} is changed by {', '.join(silent)}, and no plan may give it, because `reads` does not list "
+        f"it: {write}",
+    )
 
 
 def carried_is_listed(runs: MethodRuns) -> None:
@@ -258,6 +273,7 @@ def _require_same(ran: RecordedRun, first: RecordedRun, message: str) -> None:
 CHECKS: tuple[Check, ...] = (
     Check("describes-itself", "A method names its tasks and what they release.", describes_itself),
     Check("unknown-key", "A plan key that nothing reads is an error.", unknown_key_is_refused),
+    Check("declared-keys", "What `reads` lists of [train] and [model] is read.", declared_keys_are_read),
     Check("carried-is-listed", "The bytes carried are the bytes in the ledgers.", carried_is_listed),
     Check("one-byte-form", "Every message has one byte form.", one_byte_form),
     Check("policy-wins", "A policy that forbids stops the plan before a byte leaves.", policy_wins),

@@ -54,7 +54,13 @@ def tables(*, seed: int = 11) -> dict[str, pl.DataFrame]:
 
 
 def plan_of(
-    method: str, *, train: Section | None = None, policy: Section | None = None, own: Section | None = None
+    method: str,
+    *,
+    train: Section | None = None,
+    policy: Section | None = None,
+    own: Section | None = None,
+    model: Section | None = None,
+    data: Section | None = None,
 ) -> Plan:
     """Make a small plan over `tables()` for a registered method, with the keys that the method's `example` names.
 
@@ -65,6 +71,8 @@ def plan_of(
         train: Keys of `[train]` besides those of the small plan.
         policy: Keys of `[policy]`. By default a site allows everything with two rows behind it.
         own: Keys of `[method]` besides those of the method's `example`.
+        model: Keys of `[model]` besides those of the small plan.
+        data: Keys of `[data]` besides those of the small plan.
 
     Returns:
         The plan, ready for `kohort.run` with `tables=tables()`.
@@ -90,7 +98,8 @@ def plan_of(
             "policy": {"min_rows": 1, "raw": True, "min_k": 2, "pairs": "open", **(policy or {})},
         }
     )
-    small = {**small, "train": {**small.get("train", {}), **(train or {})}}
+    given = {"train": train, "model": model, "data": data}
+    small = {**small, **{name: {**small.get(name, {}), **(keys or {})} for name, keys in given.items()}}
     plan = load_plan(small)
     if any(phase.dp is not None for phase in find_method(method).phases(plan.config, plan.train)):
         declared = {"ward": list(WARDS), "outcome": list(OUTCOMES)}  # a plan with a budget learns no domain

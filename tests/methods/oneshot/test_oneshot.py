@@ -52,6 +52,7 @@ def tables(sizes: dict[str, int] | None = None, *, seed: int = 3) -> dict[str, p
 def plan(
     scheme: str = "none", oneshot: dict[str, Any] | None = None, method: dict[str, Any] | None = None, **sections: Any
 ) -> Plan:
+    in_clear = {"min_rows": 10} if scheme == "none" else {}
     base: dict[str, dict[str, Any]] = {
         "data": {
             "table": "memory",
@@ -66,7 +67,7 @@ def plan(
         "method": {
             "name": "oneshot",
             "secure": {"sum": scheme},
-            "oneshot": {"min_rows": 10, **(oneshot or {})},
+            "oneshot": {**in_clear, **(oneshot or {})},
             **(method or {}),
         },
         "policy": {"min_rows": 1, "pairs": "open"},
@@ -361,7 +362,7 @@ def test_newton_steps_lower_the_cross_entropy_and_resume(tmp_path: Path) -> None
     parts = tables()
     losses = []
     for rounds in (1, 2, 6):
-        outcome = run(plan("masks", {"rounds": rounds, "min_rows": 1}, data={"test": 0.0}), tables=parts, seed=1)
+        outcome = run(plan("masks", {"rounds": rounds}, data={"test": 0.0}), tables=parts, seed=1)
         pooled = one_table(parts)
         truth = outcome.model.encoder.target(pooled).astype(int)
         losses.append(-np.log(outcome.model.predict_proba(pooled)[np.arange(len(truth)), truth]).mean())

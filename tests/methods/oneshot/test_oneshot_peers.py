@@ -48,7 +48,7 @@ def plan(to: str = "peers", scheme: str = "none", oneshot: dict[str, Any] | None
             "method": {
                 "name": "oneshot",
                 "secure": {"sum": scheme},
-                "oneshot": {"min_rows": 10, "statistics_to": to, **(oneshot or {})},
+                "oneshot": {**({"min_rows": 10} if scheme == "none" else {}), "statistics_to": to, **(oneshot or {})},
             },
             "policy": {"min_rows": 1, "pairs": "open"},
         }

@@ -43,7 +43,7 @@ from kohort.privacy.guarantee import Aggregate, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan, ModelSection, TrainSection
 from kohort.protocol.plan.phases import DPSection, JudgeSection, RowPart, SecureSumSection, TrainingPhase
-from kohort.protocol.plan.reads import AGGREGATION, CORRECTION, LOCAL_TRAINING, NETWORK, SELECTION, Reads
+from kohort.protocol.plan.reads import AGGREGATION, AVERAGED, CORRECTION, LOCAL_TRAINING, NETWORK, SELECTION, Reads
 from kohort.rounds.clusters import NAMED_STEP, check_cluster_name, form_clusters, labels_step, named_clusters
 from kohort.rounds.dp_accounts import planned_claims, reserve, reserve_step, spends, total_claim
 from kohort.rounds.group_secrets import secret_step
@@ -207,12 +207,21 @@ def fill(
     """Set private phases with the server by one rule where the plan leaves them open."""
     own = frozenset(key.removeprefix("train.") for key in given if key.startswith("train."))
     summed = config.secure is not None
-    phases = tuple(_filled(section, train, model, own, summed=summed) for section in config.phases)
+    phases = tuple(
+        _filled(section, train, model, own | _of_phase(given, number), summed=summed)
+        for number, section in enumerate(config.phases, 1)
+    )
     if phases == config.phases:
         return config, train
     if not summed and "hub" not in own:
         train = replace(train, hub="momentum")
     return replace(config, phases=phases), train
+
+
+def _of_phase(given: frozenset[str], number: int) -> frozenset[str]:
+    """The keys that a plan gives for the budget of a phase: "dp.lower_rate"."""
+    place = f"method.phases.{number}."
+    return frozenset(key.removeprefix(place) for key in given if key.startswith(f"{place}dp."))
 
 
 def _filled(
@@ -224,7 +233,7 @@ def _filled(
         return section
     tuned = tuned_train(train, dp, model, known, summed=summed)
     keys = {name: getattr(tuned, name) for name in ("rounds", *_PHASE_KEYS) if name not in known}
-    return replace(section, dp=tuned_budget(dp, lower="lr" not in known), **keys)
+    return replace(section, dp=tuned_budget(dp, known | given), **keys)
 
 
 def reads(config: Hybrid) -> Reads:
@@ -232,21 +241,24 @@ def reads(config: Hybrid) -> Reads:
     own = {f"train.{name}" for name in _PHASE_KEYS if all(getattr(phase, name) is not None for phase in config.phases)}
     keys = LOCAL_TRAINING - own | CORRECTION | NETWORK | _of_sites(config)
     with_hub = [phase for phase in config.phases if phase.kind == "server"]
+    average = {"train.average"} if any(phase.dp is None or not phase.dp.average for phase in with_hub) else set()
+    because = AVERAGED if with_hub and not average else {}
     if config.secure is not None:
         own_updates = SELECTION | AGGREGATION | CORRECTION
         hidden = dict.fromkeys(own_updates, "a secure sum hides each site's own update")
-        average = {"train.average"} if with_hub else set()
-        return Reads(keys - CORRECTION | average, "with method.secure", because=hidden)
+        stepped = all(phase.is_stepped_on_sums for phase in training_phases(config, TrainSection()))
+        alone = {"train.l2", "train.state"} if stepped else set()  # as in fedavg over sums
+        return Reads(keys - CORRECTION - alone | average, "with method.secure", because={**hidden, **because})
     unread = {}
     if config.judge is not None and config.judge.rows == "low":
         unread = dict.fromkeys(
             ("method.judge.epsilon", "method.judge.delta"), "rows of low risk judge without a budget"
         )
     if with_hub:
-        keys |= SELECTION | {"train.average"}
+        keys |= SELECTION | average
     if any(phase.dp is None or phase.dp.mechanism != "hub" for phase in with_hub):
         keys |= AGGREGATION
-    return Reads(keys, unread=unread)
+    return Reads(keys, because=because, unread=unread)
 
 
 def _of_sites(config: Hybrid) -> frozenset[str]:

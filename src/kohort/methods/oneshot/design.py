@@ -148,6 +148,8 @@ def _unread_of_sums(config: OneShot) -> dict[str, str]:
     if section.mode == "paper":
         return dict.fromkeys(("method.oneshot.min_sites", "method.oneshot.min_cell"), 'mode is "paper"')
     found = {"method.oneshot.degree": 'mode is not "paper"'}
+    if config.secure.sum != "none":
+        found["method.oneshot.min_rows"] = "a secure sum hides each site's own numbers"
     if section.statistics_to == "peers":
         found["method.oneshot.min_sites"] = "peers exchange statistics as they are"
     return found

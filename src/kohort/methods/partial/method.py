@@ -65,6 +65,7 @@ from kohort.protocol.plan.phases import SecureSumSection, TrainingPhase
 from kohort.protocol.plan.reads import (
     AGGREGATION,
     ARRIVALS,
+    AVERAGED,
     CORRECTION,
     EARLY_STOPPING,
     FEDERATED_ROUNDS,
@@ -396,6 +397,8 @@ def reads(config: Partial) -> Reads:
     if config.kept == "sum":
         trained = LOCAL_TRAINING if config.dp is None else LOCAL_TRAINING - {"train.l2", "train.state"}
         found = Reads(ROUNDS | trained | NETWORK, 'with method.kept = "sum"', because=_HIDDEN)
+        if config.dp is not None and config.dp.average:
+            found = replace(found, keys=found.keys - {"train.average"}, because={**_HIDDEN, **AVERAGED})
     counted = (
         {"method.secure.colluders"} if config.gate.count == "secure" else set[str]()
     )  # under a secret of the sites
@@ -423,6 +426,7 @@ METHOD = Method(
     cites="Fisichella, Lax, Russo 2022",
     own_rows=True,
     needs=lambda _: frozenset({"data.quasi"}),
+    keep_days=lambda config: config.gate.keep_days,
     reads=reads,
     with_model=with_kept,
     fill=with_key_version,

@@ -367,6 +367,7 @@ METHOD = Method(
     needs=lambda _: frozenset({"data.quasi or data.items"}),
     reads=reads,
     refuses_consent=refuses_consent,
+    gain=lambda config: config.gain,
     with_model=with_model,
     phases=LEARN.phases,
     secure=secure,

@@ -158,6 +158,11 @@ class TrainingPhase:
     hub_rows: bool = False
     """Whether the hub trains beside the sites, on rows that it was sent; in phases over sums."""
 
+    @property
+    def is_stepped_on_sums(self) -> bool:
+        """Whether, with `method.secure`, the hub takes the steps on sums of gradients, and no site takes any."""
+        return not self.topology and self.dp is not None and self.dp.mechanism == "dp-sgd"
+
     @cached_property
     def training(self) -> Training:
         """The kernel's view of it, which every site asks for in every round."""

@@ -6,12 +6,13 @@ columns in `[data]` are read by every run, so no declaration lists them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
     "AGGREGATION",
     "ARRIVALS",
+    "AVERAGED",
     "CORRECTION",
     "EARLY_STOPPING",
     "FEDERATED_ROUNDS",
@@ -47,6 +48,8 @@ START = frozenset({"model.init"})
 """Starting weights."""
 NETWORK = START | {"model.kind", "model.hidden", "model.activation", "model.dtype", "model.loss"}
 """All of `[model]`; of these, a model kind reads its own."""
+AVERAGED = {"train.average": "dp.average says which rounds are averaged"}
+"""Why nothing reads `train.average` where every budget says it."""
 ARRIVALS = frozenset({"sites.arrive"})
 """For methods that go on with rows that arrive between rounds."""
 
@@ -74,11 +77,12 @@ class Reads:
     """Keys of `[method]` that are not read under this config, by dotted name, and why: "method.gate.t"."""
 
 
-def unread_by_optimizers(names: Iterable[str]) -> Mapping[str, str]:
+def unread_by_optimizers(names: Iterable[str], *, at_sites: Collection[str] | None = None) -> Mapping[str, str]:
     """Keys of `[train]` that none of some optimizers reads, and why.
 
     Args:
         names: The optimizers of all phases.
+        at_sites: Those of the phases in which sites take the steps; by default all.
 
     Returns:
         Why, in the words of an error, by dotted name.
@@ -86,6 +90,9 @@ def unread_by_optimizers(names: Iterable[str]) -> Mapping[str, str]:
     found, unread = set(names), {}
     if "momentum" not in found:
         unread["train.momentum"] = 'train.optimizer is not "momentum"'
-    if found <= {"sgd"}:
+    stateful = found if at_sites is None else set(at_sites)
+    if not stateful:
+        unread["train.state"] = "the hub takes the steps, on sums, and no site has a state to keep"
+    elif stateful <= {"sgd"}:
         unread["train.state"] = "sgd has no state to keep"
     return unread

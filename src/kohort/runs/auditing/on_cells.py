@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from kohort.evaluate.attacks.cells import ATTACK, LATER, OpenedCells, SmallestCells, cells_finding
 from kohort.evaluate.attacks.finding import Finding, not_attacked
 from kohort.evaluate.attacks.inference import drawn
+from kohort.methods.additive.config import Additive
 from kohort.methods.additive.exact import ExactLearner
 from kohort.methods.additive.learner import RESIDUAL_STEPS
+from kohort.methods.registry import find_method
 from kohort.methods.trees.method import ForestLearner
 from kohort.models.additive.cells import codes_of
 from kohort.models.additive.model import means_of
@@ -123,9 +125,10 @@ def _by(replay: Replay) -> str:
 
 
 def _closed(replay: Replay) -> str:
-    if getattr(replay.plan.config, "dp", None) is not None:
+    plan = replay.plan
+    if any(phase.dp is not None for phase in find_method(plan.method).phases(plan.config, plan.train)):
         return "the totals have noise, and their epsilon bounds every attack"
-    if getattr(replay.plan.config, "link", "identity") == "log":
+    if isinstance(plan.config, Additive) and plan.config.link == "log":
         return "residuals of the log link are not read as sums here"
     if replay.outcome.model.encoder.class_weights:
         return "residuals are weighted by class, and are not read as counts here"

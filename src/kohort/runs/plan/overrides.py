@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +11,16 @@ from kohort.errors import ConfigError
 from kohort.methods.registry import find_method
 from kohort.toml import parse_value
 
-__all__ = ["apply_overrides", "copied", "dotted_keys", "key_of", "place_of", "without_deprecated_keys", "without_keys"]
+__all__ = [
+    "METHOD_NAME",
+    "apply_overrides",
+    "copied",
+    "dotted_keys",
+    "key_of",
+    "place_of",
+    "without_deprecated_keys",
+    "without_keys",
+]
 
 METHOD_NAME = "method.name"
 
@@ -72,6 +81,8 @@ def place_of(override: str) -> str:
 def dotted_keys(raw: Mapping[str, Any]) -> frozenset[str]:
     """The dotted names of all keys of a plan: `section.key`, and within `[method]` also those of its own sections.
 
+    The entries of a list of sections are numbered from 1: `method.phases.2.lr`.
+
     Args:
         raw: The sections of a plan.
 
@@ -86,8 +97,15 @@ def dotted_keys(raw: Mapping[str, Any]) -> frozenset[str]:
 def _keys_within(section: Mapping[str, Any], place: str) -> set[str]:
     """The dotted names of a section's keys, and of those of the sections in it."""
     found = {f"{place}.{key}" for key, value in section.items() if value is not None}
-    inner = ((key, value) for key, value in section.items() if isinstance(value, Mapping))
-    return found.union(*(_keys_within(value, f"{place}.{key}") for key, value in inner))
+    return found.union(*(_keys_within(value, f"{place}.{key}") for key, value in _sections_within(section)))
+
+
+def _sections_within(section: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield key, value
+        elif isinstance(value, list | tuple):
+            yield from ((f"{key}.{at}", one) for at, one in enumerate(value, 1) if isinstance(one, Mapping))
 
 
 def without_keys(raw: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

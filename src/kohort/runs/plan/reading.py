@@ -121,8 +121,12 @@ def _has_default(config: Any, path: list[str]) -> bool:
 
 def _unread_in_training(plan: Sections) -> Mapping[str, str]:
     """Keys of `[train]` that no optimizer of the plan reads."""
-    phases = find_method(plan.method).phases(plan.config, plan.train)
-    return unread_by_optimizers({phase.train.optimizer for phase in phases} or {plan.train.optimizer})
+    method = find_method(plan.method)
+    phases, summed = method.phases(plan.config, plan.train), method.secure(plan.config) is not None
+    if not phases:
+        return unread_by_optimizers({plan.train.optimizer})
+    at_sites = {phase.train.optimizer for phase in phases if not (summed and phase.is_stepped_on_sums)}
+    return unread_by_optimizers({phase.train.optimizer for phase in phases}, at_sites=at_sites)
 
 
 def _sums_in_clear(section: Any, place: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from kohort.files import require_new
 from kohort.models.base import Model, Remarks
 from kohort.models.cluster_names import NoCommonModel, find_cluster
 from kohort.models.files import save_cluster_models, save_model, save_site_models
+from kohort.privacy.claim_words import number_of
 from kohort.privacy.dp.budget import dp_facts
 from kohort.privacy.ledger.ledger import Disclosure, Ledger
 from kohort.privacy.ledger.summary import figures_of_ledger
@@ -104,8 +105,10 @@ class Outcome:
         """The run in one line."""
         figures = ", ".join(f"{name} {value:.3f}" for name, value in self._figures().items())
         budget = "" if self.epsilon is None else f", epsilon {self.epsilon:g}"
-        said = f", {len(self.warnings)} warnings" if self.warnings else ""
-        return f"Outcome({self.plan.method}, {len(self.sites)} sites, {self.rounds} rounds{budget}: {figures}{said})"
+        warned = number_of(len(self.warnings), "warning")
+        said = f", {warned}: see outcome.warnings" if self.warnings else ""
+        size = f"{number_of(len(self.sites), 'site')}, {number_of(self.rounds, 'round')}"
+        return f"Outcome({self.plan.method}, {size}{budget}: {figures}{said})"
 
     def _repr_html_(self) -> str:
         """The same as a small table, with baselines, warnings and what left the sites."""

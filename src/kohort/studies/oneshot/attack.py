@@ -51,7 +51,7 @@ def adult_onehot(*, sites: int, scheme: str = "masks", min_cell: int = 10) -> Pl
             "method": {
                 "name": "oneshot",
                 "secure": {"sum": scheme},
-                "oneshot": {"min_rows": 1, "min_cell": min_cell},
+                "oneshot": {**({"min_rows": 1} if scheme == "none" else {}), "min_cell": min_cell},
             },
             "policy": {"min_rows": 1, "pairs": "open"},
         }

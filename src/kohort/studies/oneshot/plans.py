@@ -133,7 +133,8 @@ def oneshot_plan(
     Returns:
         The plan, with 30 % of the rows for testing.
     """
-    method = {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {"min_rows": 1, **(oneshot or {})}}
+    in_clear = {"min_rows": 1} if scheme == "none" else {}
+    method = {"name": "oneshot", "secure": {"sum": scheme}, "oneshot": {**in_clear, **(oneshot or {})}}
     model = {"kind": "onelayer", "dtype": "float64"}
     return _plan(table, bounds or table.bounds, {"count": sites, "split": split}, model=model, method=method)
 
