@@ -31,7 +31,7 @@ from kohort.protocol.hub import Ask, Expect
 from kohort.protocol.site import Site
 from kohort.rng import Streams
 from kohort.rounds import counting, summing
-from kohort.rounds.counting import Proven, SecureCount
+from kohort.rounds.counting import FrequentKeys, SecureCount
 from kohort.rounds.summing import Total, secure_sum
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
@@ -212,7 +212,7 @@ def test_a_proposed_key_below_the_threshold_refuses_the_count(
     with monkeypatch.context() as patched:
         patched.setattr(counting, "_require_frequent", lambda *_, **__: None)
         assert shared(outcome()) == {"large"}  # the site still compares each total with its own threshold
-        patched.setattr(Proven, "reaching", lambda self, _: self)
+        patched.setattr(FrequentKeys, "reaching", lambda self, _: self)
         assert shared(outcome()) == {"large", *found}
 
 

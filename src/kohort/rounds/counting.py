@@ -56,7 +56,7 @@ from kohort.rounds.summing import (
     trust_of,
 )
 
-__all__ = ["Approved", "KeyCounts", "Proven", "SecureCount", "is_approved"]
+__all__ = ["Approved", "FrequentKeys", "KeyCounts", "SecureCount", "is_approved"]
 
 ATTEMPTS = 3
 """How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
@@ -110,17 +110,17 @@ class _Proposal:
 
 
 @dataclass(frozen=True, eq=False)
-class Proven:
+class FrequentKeys:
     """Keys that a checked total proves to be frequent: fingerprints, and totals of counts that sites cut off."""
 
     f: Integers
     h: Integers
     totals: Integers
 
-    def reaching(self, threshold: int) -> Proven:
+    def reaching(self, threshold: int) -> FrequentKeys:
         """Those whose totals reach a threshold, such as that of a site with stricter rules."""
         enough = self.totals >= np.uint64(threshold)
-        return Proven(self.f[enough], self.h[enough], self.totals[enough])
+        return FrequentKeys(self.f[enough], self.h[enough], self.totals[enough])
 
 
 @dataclass
@@ -364,7 +364,7 @@ class SecureCount:
         """
         return fingerprints(self.secret_of(site), self._counts_of(site).keys if keys is None else keys)
 
-    def proven(self, site: Site, stage: int, announced: Integers) -> Proven | None:
+    def proven(self, site: Site, stage: int, announced: Integers) -> FrequentKeys | None:
         """The keys that the announced totals prove to be frequent.
 
         Args:
@@ -387,7 +387,7 @@ class SecureCount:
         except IntegrityError:
             del site.state(CountState).proposals[self._name]
             raise
-        return Proven(proposal.prints.f, proposal.prints.h, totals)
+        return FrequentKeys(proposal.prints.f, proposal.prints.h, totals)
 
     def same_sites(self, site: Site, request: Request, inputs: Mapping[str, bytes]) -> frozenset[str]:
         """The sites of the count's first sum, which every further one must be over; `sum_task` asks for it.

@@ -25,7 +25,7 @@ from kohort.methods.registry import find_method
 from kohort.protocol.hub import Ask, Replies
 from kohort.protocol.plan.phases import DPSection, SecureSumSection, TrainingPhase
 from kohort.rng import Streams
-from kohort.runs.auditing.replay import Listening
+from kohort.runs.auditing.replay import RecordingSimulation
 from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
@@ -194,7 +194,7 @@ def _audited_plan(phase: TrainingPhase, secure: SecureSumSection | None, design:
 
 def _scores(plan: Plan, design: _Design, coins: list[NDArray[np.bool_]], *, seed: int) -> Floats:
     """One run: how much of every canary is in what left, all sites one after the other."""
-    place = Listening(tables={"canaries": design.table(coins)})
+    place = RecordingSimulation(tables={"canaries": design.table(coins)})
     model: Any = run(plan, seed=seed, backend=place).model
     encoder, sites = model.encoder, range(len(coins))
     if design.shared:

@@ -30,13 +30,13 @@ from kohort.runs.results.outcome import Outcome
 from kohort.runs.run import run
 from kohort.runs.simulation import Population
 
-__all__ = ["Heard", "Listening", "Replay", "StoredRun", "lied_rounds", "read_stored", "repeat"]
+__all__ = ["Recorded", "RecordingSimulation", "Replay", "StoredRun", "lied_rounds", "read_stored", "repeat"]
 
-Heard = list[tuple[Ask, Replies]]
+Recorded = list[tuple[Ask, Replies]]
 
 
 @dataclass(frozen=True)
-class Listening(Simulation):
+class RecordingSimulation(Simulation):
     """A simulation that notes what the hub is told, and what it sends.
 
     Attributes:
@@ -47,7 +47,7 @@ class Listening(Simulation):
         populations: The rows of the run, once they are dealt out.
     """
 
-    heard: Heard = field(default_factory=list)
+    heard: Recorded = field(default_factory=list)
     tasks: frozenset[str] | None = None
     lie: Callable[[Ask], Ask] | None = None
     listen: Callable[[Replies], None] | None = None
@@ -109,7 +109,7 @@ class Replay:
     seed: int
     outcome: Outcome
     population: Population
-    heard: Heard
+    heard: Recorded
     tables: dict[str, pl.DataFrame] | None = None
 
 
@@ -177,7 +177,7 @@ def repeat(
         IntegrityError: Another run came out than the stored one.
         KohortError: The run failed.
     """
-    place = Listening(tables=tables, tasks=tasks)
+    place = RecordingSimulation(tables=tables, tasks=tasks)
     try:
         outcome = run(plan, seed=seed, backend=place)
     except DataError as error:
@@ -212,7 +212,7 @@ def lied_rounds(replay: Replay, *, task: str, lie: Callable[[Ask], Ask], listen:
     Returns:
         How often the hub lied.
     """
-    place = Listening(tables=replay.tables, tasks=frozenset({task}), lie=lie, listen=listen)
+    place = RecordingSimulation(tables=replay.tables, tasks=frozenset({task}), lie=lie, listen=listen)
     try:
         run(replay.plan, seed=replay.seed, backend=place)
     except KohortError:  # the model of a lying hub is no model; what was heard before counts
