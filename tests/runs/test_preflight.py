@@ -23,7 +23,7 @@ from kohort.runs.config import Plan, load_plan, read_plan
 from kohort.runs.preflight import SitesCompared, run_preflight
 from kohort.runs.run import run
 from kohort.tables.harmonise.compare import compare_profiles
-from kohort.tables.harmonise.mapping import SiteMapping, TableMapping
+from kohort.tables.harmonise.mapping import SiteTableMapping, TableMapping
 from kohort.tables.harmonise.profiles import profile_table
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.hub import HubFolder
@@ -121,7 +121,7 @@ def test_rows_without_a_target_and_classes_are_secure_totals(
     weights = {text: round(sum(counts.values()) / (2 * count), 4) for text, count in sorted(counts.items())}
     assert found.balanced_weights() == weights
     split = {"ill": counts["ill"] - 3, "ILL": 3, "well": counts["well"]}
-    spelt = TableMapping(general=SiteMapping(values={"outcome": {"ill": ("ILL",)}}))
+    spelt = TableMapping(general=SiteTableMapping(values={"outcome": {"ill": ("ILL",)}}))
     mapped = replace(
         found, told=replace(found.told, classes=split), comparison=replace(found.comparison, mapping=spelt)
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
 
-    from kohort.tables.harmonise.compare import Comparison
+    from kohort.tables.harmonise.compare import ProfileComparison
     from kohort.tables.harmonise.mapping import TableMapping
     from kohort.tables.harmonise.profiles import TableProfile
 
@@ -268,7 +268,7 @@ def _require_distinct(names: Sequence[str]) -> None:
         raise ConfigError("two tables have the same name", hint="Name each file after its site")
 
 
-def _plain(profiles: Sequence[TableProfile], found: Comparison, out: Path | None) -> dict[str, Any]:
+def _plain(profiles: Sequence[TableProfile], found: ProfileComparison, out: Path | None) -> dict[str, Any]:
     return {
         "sites": {profile.site: {"rows": profile.rows} for profile in profiles},
         "min_cell": max(profile.least for profile in profiles),
@@ -280,7 +280,7 @@ def _plain(profiles: Sequence[TableProfile], found: Comparison, out: Path | None
     }
 
 
-def _show(profiles: Sequence[TableProfile], found: Comparison, out: Path | None) -> None:
+def _show(profiles: Sequence[TableProfile], found: ProfileComparison, out: Path | None) -> None:
     sizes = ", ".join(f"{profile.site}: {profile.rows} rows" for profile in profiles)
     console = stdout()
     console.print(f"{len(profiles)} sites ({sizes})", markup=False)
@@ -299,7 +299,7 @@ def _show(profiles: Sequence[TableProfile], found: Comparison, out: Path | None)
         )
 
 
-def _table(found: Comparison) -> Table:
+def _table(found: ProfileComparison) -> Table:
     from rich.table import Table
     from rich.text import Text
 

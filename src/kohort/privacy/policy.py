@@ -19,7 +19,7 @@ from kohort.privacy.guarantee import (
     DP,
     Aggregate,
     Cells,
-    Domain,
+    DomainClaim,
     Encrypted,
     Guarantee,
     KAnonymous,
@@ -208,7 +208,7 @@ def _covers(pattern: str, other: str) -> bool:
     return pattern.endswith("*") and not set(prefix) & set("*?[") and other.startswith(prefix)
 
 
-def _judge_domain(policy: Policy, claim: Domain) -> str | None:
+def _judge_domain(policy: Policy, claim: DomainClaim) -> str | None:
     return None if policy.domain else f"the policy keeps the domain of {len(claim.columns)} columns private"
 
 
@@ -277,7 +277,7 @@ def _judge_classes(policy: Policy, claim: KAnonymous) -> str | None:
 
 _JUDGES: dict[type[Guarantee], Callable[[Policy, Any], str | None]] = {
     Public: lambda *_: None,
-    Domain: _judge_domain,
+    DomainClaim: _judge_domain,
     Raw: _judge_raw,
     Aggregate: _judge_aggregate,
     KAnonymous: _judge_classes,

@@ -21,7 +21,7 @@ from kohort.runs.config import Plan
 from kohort.runs.ledgers import open_ledger, seal_ledger, signers_of
 from kohort.runs.left_out import LeftOut, rows_of_sites
 from kohort.runs.secure_default import too_few_for_sum
-from kohort.tables.harmonise.compare import Comparison, compare_profiles
+from kohort.tables.harmonise.compare import ProfileComparison, compare_profiles
 
 __all__ = ["SitesCompared", "compare_sites", "notes_of", "require_preflight", "run_preflight"]
 
@@ -31,7 +31,7 @@ class SitesCompared:
     """What a pre-flight told, and what follows from it."""
 
     told: Preflight
-    comparison: Comparison
+    comparison: ProfileComparison
     target: str | None = None
     excluded: tuple[str, ...] = ()
     """Sites that refused or failed."""

@@ -41,7 +41,7 @@ class Shape(NamedTuple):
     costs: Any
 
 
-class Groups(NamedTuple):
+class GroupState(NamedTuple):
     """State of the groups: rows (or persons) in each, codes, levels, sets, loss of one row."""
 
     size: Any
@@ -63,7 +63,7 @@ def _make_groups(codes, size, shape):
             low[i, c] = codes[c, i]
             if shape.kind[c] == CATEGORY:
                 bits[i, shape.words[c] + low[i, c] // WORD] |= np.uint64(1) << np.uint64(low[i, c] % WORD)
-    return Groups(
+    return GroupState(
         size.astype(np.float64),
         low,
         low.copy(),

@@ -17,7 +17,7 @@ from kohort.runs.simulation import Population, populate
 from kohort.studies.anonymised.loss import draw_associations
 from kohort.studies.anonymised.paper import FEDERATED, SILO_LOSS
 from kohort.studies.anonymised.release import association_by_column, release
-from kohort.studies.anonymised.tables import QUASI_OF_ADULT, VARIANTS, AnonymisedSession, Case
+from kohort.studies.anonymised.tables import QUASI_OF_ADULT, VARIANTS, AnonymisedCase, AnonymisedSession
 from kohort.studies.harness.charts import curve_points, line_chart
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.harness.runs import RunSummary
@@ -58,7 +58,7 @@ def silo_plan(method: str, *, rounds: int = 100, anonymise: dict[str, Any] | Non
     return load_plan(chosen)
 
 
-def chapter_seven(session: AnonymisedSession, adult: Case) -> Part:
+def chapter_seven(session: AnonymisedSession, adult: AnonymisedCase) -> Part:
     """Tables 7.1 and 7.2, Figures 7.1-7.6, and the comparison with pooled learning.
 
     Args:
@@ -101,7 +101,7 @@ def chapter_seven(session: AnonymisedSession, adult: Case) -> Part:
     return Part(tables, [*losses.figures, figure], [note])
 
 
-def _silo_losses(session: AnonymisedSession, adult: Case, population: Population) -> Part:
+def _silo_losses(session: AnonymisedSession, adult: AnonymisedCase, population: Population) -> Part:
     """Section 7.1 and Figures 7.1-7.6: each silo's association by column, before and after the thesis's recoding."""
     rows, figures = [], []
     for place, (begin, end) in enumerate(pairwise(population.starts.tolist()), start=1):
