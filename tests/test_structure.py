@@ -7,7 +7,7 @@ import importlib.util
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -154,6 +154,23 @@ def test_modules_classes_and_functions_have_the_fields_own_words() -> None:
     assert _parts(names) & WORDS == set()
     assert {"site", "release", "door"} <= _parts(names)
     assert _parts(["TellsTail", "site_told"]) & WORDS == {"tail", "told"}
+
+
+SHARED = {"Bins", "Progress", "Trees"}
+"""Public classes of two modules each: bins and trees of additive models and of forests; progress of a run and of phases."""
+
+
+def _defined_twice(trees: Iterable[ast.AST]) -> set[str]:
+    """Names of public classes that several modules define, or one module several times."""
+    counted = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {name for name, count in counted.items() if count > 1 and not name.startswith("_")}
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (SRC / "kohort").rglob("*.py")]
+    assert _defined_twice(trees) == SHARED
+    assert _defined_twice([ast.parse("class One: ..."), ast.parse("class _Own: ...\nclass _Own: ...")]) == set()
+    assert _defined_twice([ast.parse("class One: ..."), ast.parse("class One: ...")]) == {"One"}
 
 
 def _parts(names: list[str]) -> set[str]:

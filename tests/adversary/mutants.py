@@ -822,7 +822,7 @@ MUTANTS = (
            "made.append(Cells(least=1 if clear else config.min_bin))", "made.append(Cells(least=10**6))",
            f"{HERE}/test_pairs.py", "as_large_as"),
     Mutant("cells: categories of few persons", "methods/oneshot/method.py",
-           "*([SmallestCells(least=least)] if config.dp is None else []),", "", f"{HERE}/test_pairs.py", "as_large_as"),
+           "*([Cells(least=least)] if config.dp is None else []),", "", f"{HERE}/test_pairs.py", "as_large_as"),
     Mutant("books: masks and a key-holder", "rounds/summing.py",
            "        site.require_one_witness(task.family_in(site.plan), key_holder=scheme.key_holder)\n",
            "        pass\n",

@@ -1,8 +1,8 @@
 """What the classes of a table give away about one sensitive column.
 
 Every function takes `ValueFrequencies`, the counts of each sensitive value in each class, and returns one number per
-class; the table is as good as its worst class. p is a value's share in the class, q its share in the table; logarithms are
-natural. Null is a value like any other.
+class; the table is as good as its worst class. p is a value's share in the class, q its share in the table; logarithms
+are natural. Null is a value like any other.
 
     distinct_values   number of values in the class (Machanavajjhala et al., 2007)
     entropy_values    exp of the entropy of the class: equals n for n equally frequent values
