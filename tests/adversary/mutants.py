@@ -905,7 +905,7 @@ MUTANTS = (
     Mutant("appended rows: parts of a total", "rounds/counting.py",
            "            _note_batches(site, side)\n", "", APPENDED, "counted_again"),
     Mutant("appended rows: a few are not counted", "rounds/counting.py",
-           "if sum(number > 0 for number in told) < least or sum(told) < own.least:", "if False:",
+           "if sum(number > 0 for number in new_rows) < least or sum(new_rows) < own.least:", "if False:",
            APPENDED, "counts_for_a_few"),
     Mutant("gate: other code of a key function", "methods/partial/config.py",
            "    if installed != gate.key_version:\n", "    if False:\n", KEYS, "other_code or version_is_approved"),

@@ -337,7 +337,7 @@ def test_new_rows_must_be_many_and_at_several_sites(
     monkeypatch: pytest.MonkeyPatch, told: tuple[int, ...], colluders: int, counts: bool
 ) -> None:
     site = counted_site(monkeypatch)
-    side: Any = SimpleNamespace(heard=dict(zip(SITES, told, strict=True)), colluders=colluders)
+    side: Any = SimpleNamespace(numbers=dict(zip(SITES, told, strict=True)), colluders=colluders)
     with nullcontext() if counts else pytest.raises(RefusedError, match="counted again"):
         COUNT._check_recount(site, side)
 

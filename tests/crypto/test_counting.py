@@ -136,7 +136,7 @@ def group(count: int, strangers: frozenset[str] = frozenset()) -> dict[str, Grou
     identities = {name: Identity.from_secret(name, Streams.seeded(i).bytes("id")) for i, name in enumerate(names)}
     roster = {name: identity.public for name, identity in identities.items() if name not in strangers}
     return {
-        name: GroupSite(names, name, b"run", Streams.seeded(i), identities[name], roster.get, told=i)
+        name: GroupSite(names, name, b"run", Streams.seeded(i), identities[name], roster.get, number=i)
         for i, name in enumerate(names)
     }
 
@@ -170,7 +170,7 @@ def test_every_site_hears_what_the_others_tell() -> None:
     boxes = GroupHub(tuple(sites)).route(0, {name: site.reply(0, b"") for name, site in sites.items()})
     for name, site in sites.items():
         site.reply(1, boxes[name])
-        assert site.heard == {"s0": 0, "s1": 1, "s2": 2, "s3": 3}
+        assert site.numbers == {"s0": 0, "s1": 1, "s2": 2, "s3": 3}
 
 
 def test_a_site_that_leaves_before_contributing_or_comparing_is_left_out() -> None:

@@ -309,7 +309,7 @@ class SecureCount:
             trust.identity,
             trust.find_peer,
             colluders=trust.colluders,
-            told=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.least),
+            number=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.least),
         )
         state.groups[self._name] = (stage, side)
         return side
@@ -326,9 +326,9 @@ class SecureCount:
         own = self._counts_of(site)
         if not self._again or self._name not in site.state(CountState).counted:
             return
-        told = [own.least if number == _FIRST else number for number in side.heard.values()]
+        new_rows = [own.least if number == _FIRST else number for number in side.numbers.values()]
         least = max(MIN_SITES, side.colluders + 2)
-        if sum(number > 0 for number in told) < least or sum(told) < own.least:
+        if sum(number > 0 for number in new_rows) < least or sum(new_rows) < own.least:
             raise RefusedError(f"keys are counted again when {least} sites have new rows, {own.least} in all")
 
     def new_rows(self, site: Site) -> int:
@@ -461,7 +461,7 @@ def _note_batches(site: Site, side: GroupSite) -> None:
     if site.plan.arrival is None or not site.plan.arrival.appended:
         return
     known = site.state(SumState).batches.setdefault(_FAMILY, {})
-    for name, number in side.heard.items():
+    for name, number in side.numbers.items():
         if name != site.name and number not in (0, _FIRST):
             known[name] = known.get(name, 0) + 1
 

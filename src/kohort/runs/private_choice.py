@@ -256,8 +256,8 @@ def _right(model: Model | None, rows: pl.DataFrame) -> float:
 
 def _check_claims(folder: Path, price: SelectionCost) -> None:
     """What a try's ledger claims must be what the price was computed from."""
-    told = {claim.event for claims in spent_by_site(folder).values() for claim in claims}
-    if not told <= set(price.events):
+    claimed = {claim.event for claims in spent_by_site(folder).values() for claim in claims}
+    if not claimed <= set(price.events):
         raise IntegrityError(
             "a try spent other events than its plan says", hint="Report it with the version of kohort; choose by hand"
         )

@@ -194,8 +194,8 @@ def anonymise_in_parts(
         )  # fmt: skip
         written, tried = _released(rows, roles, asked, writer)
         if written.problems:
-            told = "; ".join(written.problems)
-            raise IntegrityError(f"the released table does not meet the rule: {told}", hint="Report this")
+            listed = "; ".join(written.problems)
+            raise IntegrityError(f"the released table does not meet the rule: {listed}", hint="Report this")
         report = _report(written, rows.rows, roles, tried, began)
         if in_value_order:
             sort_file(file, Path(folder) / "sorted")
