@@ -43,7 +43,7 @@ def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: 
 
 STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.py"
 SEALED = "tests/methods/additive/test_sealed_totals.py"
-TOLD_COUNTS = "tests/methods/additive/test_told_counts.py"
+DISCLOSED_COUNTS = "tests/methods/additive/test_disclosed_counts.py"
 SEALED_TREES, DIGITS = "tests/methods/test_sealed_trees.py", "tests/models/trees/test_precision.py"
 ADDITIVE = "tests/methods/additive/test_additive.py"
 OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
@@ -996,14 +996,14 @@ MUTANTS = (
            "self.target if self.classes else rounded_mean(self.target[0], self.target[1])", "self.target",
            "tests/methods/additive/test_sealed_totals.py", "sum_of_a_number"),
     Mutant("additive: exact counts for the hub", "methods/additive/exact.py",
-           "return rounded_counts(self.counts, self.least)", "return self.counts", TOLD_COUNTS, "hold_no_other_counts"),
+           "return rounded_counts(self.counts, self.least)", "return self.counts", DISCLOSED_COUNTS, "hold_no_other_counts"),
     Mutant("additive: ranges of other minimums", "models/additive/precision.py",
            "2 ** ceil(log2(max(least, 1)))", "max(least, 1)",
            "tests/models/additive/test_precision.py", "lie_in_one_another"),
     Mutant("additive: few persons between heavy values", "models/additive/bins.py", "alone and weight >= least",
            "alone and weight > 0", "tests/models/additive/test_bins.py", "between_heavy"),
     Mutant("additive: classes of persons", "methods/additive/learner.py", "_classes_once(rows, chosen)",
-           "rows.y.astype(np.int64)", TOLD_COUNTS, "of_one_person"),
+           "rows.y.astype(np.int64)", DISCLOSED_COUNTS, "of_one_person"),
     Mutant("trees: digits of values", "models/trees/growth.py",
            "rounded_values(-(sums[:, 0] / SCALE) / (curvature + options.l2), told, classes=options.classes)",
            "-(sums[:, 0] / SCALE) / (curvature + options.l2)", f"{SEALED_TREES} {DIGITS}", "do_not_follow"),

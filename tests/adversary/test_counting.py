@@ -334,10 +334,10 @@ def counted_site(monkeypatch: pytest.MonkeyPatch) -> Site:
     ],
 )
 def test_new_rows_must_be_many_and_at_several_sites(
-    monkeypatch: pytest.MonkeyPatch, told: tuple[int, ...], colluders: int, counts: bool
+    monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...], colluders: int, counts: bool
 ) -> None:
     site = counted_site(monkeypatch)
-    side: Any = SimpleNamespace(numbers=dict(zip(SITES, told, strict=True)), colluders=colluders)
+    side: Any = SimpleNamespace(numbers=dict(zip(SITES, numbers, strict=True)), colluders=colluders)
     with nullcontext() if counts else pytest.raises(RefusedError, match="counted again"):
         COUNT._check_recount(site, side)
 

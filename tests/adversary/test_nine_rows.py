@@ -206,9 +206,11 @@ def test_row_3_two_survivor_lists(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_row_4_longer_lists_thin_no_noise() -> None:
     found = honest("fedavg, masks and dp")
     before, first = _until(found, "sum.setup")
-    told = [lie for lie in lies.every_list(found, VICTIM, len(before)) if "made-up" in lie.name or "times" in lie.name]
-    assert told
-    for lie in told:
+    longer = [
+        lie for lie in lies.every_list(found, VICTIM, len(before)) if "made-up" in lie.name or "times" in lie.name
+    ]
+    assert longer
+    for lie in longer:
         victim = Victim(found, VICTIM)
         victim.follow(before)
         victim.follow([first])

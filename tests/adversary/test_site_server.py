@@ -177,6 +177,6 @@ def test_a_reply_with_another_word_is_no_reply(found: HonestRun) -> None:
     from kohort.transport.messages import write_reply
 
     identity = found.served.identities[VICTIM]
-    told = ReplyMessage(site=VICTIM, fresh=fresh_number(), status="refused", code="17 rows")
+    reply = ReplyMessage(site=VICTIM, fresh=fresh_number(), status="refused", code="17 rows")
     with pytest.raises(IntegrityError, match="none of the agreed words"):
-        read_reply(write_reply(told, identity), site=identity.public)
+        read_reply(write_reply(reply, identity), site=identity.public)

@@ -58,10 +58,10 @@ def test_every_step_of_a_runs_contract_is_explained(name: str) -> None:
     steps = [step for step in found.steps if step.task in asked or not step.task.startswith("domain.")]
     assert len(steps) == sum(step.ordered for step in contract)
     assert set(wanted) <= set(listed)
-    for step, told in zip((step for step in contract if step.ordered), steps, strict=True):
-        assert step.says in told.what
+    for step, explained in zip((step for step in contract if step.ordered), steps, strict=True):
+        assert step.says in explained.what
         if step.task != "describe":  # its claim names columns, and a plan does not know them all
-            assert set(step.claims) == set(told.claims)
+            assert set(step.claims) == set(explained.claims)
     assert all(step.says in " ".join(found.text.split()) for step in contract)
 
 

@@ -366,7 +366,7 @@ def test_generalised_dates_are_the_mean_of_their_leaves(dtype) -> None:
     encoder = make(frame, items=[])
     texts = [canonical_text(value) for value in frame["x"].to_list()]
     years = Hierarchy.of("x", {text: [text[:4], "*"] for text in texts})
-    told = pl.DataFrame({"x": ["<2020>", "<2021>", "*", "<2022>"]})
+    years_cut = pl.DataFrame({"x": ["<2020>", "<2021>", "*", "<2022>"]})
     exact = encoder.transform(frame)[:, 0]
-    found = encoder.transform(told, generalised=True, hierarchies={"x": years})[:, 0]
+    found = encoder.transform(years_cut, generalised=True, hierarchies={"x": years})[:, 0]
     assert found[[0, 1, 3]] == pytest.approx([exact[:2].mean(), exact[2], exact[3]])

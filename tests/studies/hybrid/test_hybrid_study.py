@@ -110,15 +110,15 @@ def test_the_paper_s_improvements_follow_from_its_accuracies_under_one_of_two_de
     over_server = over_hybrid = 0
     for name, by_share in IMPROVEMENT.items():
         for place, line in enumerate(by_share):
-            for number, told in enumerate(line):
+            for number, improvement in enumerate(line):
                 server, both = SERVER[name][place][number], HYBRID[name][place][number]
-                if told is None:
+                if improvement is None:
                     continue
                 by_server, by_both = both / server - 1, 1 - server / both
-                assert min(abs(told - by_server), abs(told - by_both)) < 0.005
+                assert min(abs(improvement - by_server), abs(improvement - by_both)) < 0.005
                 if abs(by_server - by_both) > 0.02:
-                    over_server += abs(told - by_server) < abs(told - by_both)
-                    over_hybrid += abs(told - by_server) > abs(told - by_both)
+                    over_server += abs(improvement - by_server) < abs(improvement - by_both)
+                    over_hybrid += abs(improvement - by_server) > abs(improvement - by_both)
     assert over_server > 0
     assert over_hybrid > 0
 
@@ -323,8 +323,8 @@ def test_accountants() -> None:
 
 def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> None:
     depth = replace(hybrid.QUICK, seeds=(0,), shares={"dutch": (0.4,)}, shifted=(), rows={}, grid=())
-    told: list[str] = []
-    found = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,))
+    said: list[str] = []
+    found = hybrid.run_study(tmp_path, True, said.append, depth=depth, cases=(SMALL,))
     assert found["name"] == "hybrid"
     assert sorted([*found["figures"], RUNS_FILE]) == sorted(path.name for path in tmp_path.iterdir())
     assert {"figure-2-dutch.svg", "figure-3-published.svg"} == set(found["figures"])
@@ -333,8 +333,8 @@ def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> 
     assert any("conclusions" in name for name in names)
     for table in found["tables"]:
         assert all(set(line) >= {"setting", "paper", "ours", "sd", "delta"} for line in table["rows"])
-    assert told
-    again = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,), resume=True)
+    assert said
+    again = hybrid.run_study(tmp_path, True, said.append, depth=depth, cases=(SMALL,), resume=True)
     assert again == found
     assert any("California" in note for note in found["notes"])
 

@@ -227,7 +227,7 @@ def _finding(
     found: str,
     details: dict[str, float],
 ) -> Finding:
-    """How many members' targets were inferred, beside those of persons who did not take part and the commonest value."""
+    """How many members' targets were inferred, beside those of persons who took no part and the commonest value."""
     (hits, control), (members, others) = right, counts
     return Finding(
         attack=attack,
