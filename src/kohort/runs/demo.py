@@ -228,18 +228,18 @@ def _make(job: _Job, watch: Watch) -> _Made:
 def _make_unwatched(job: _Job) -> tuple[_Made, list[Progress]]:
     """The same in another process, and what a watcher would have been told."""
     _compile_kernel()
-    told: list[Progress] = []
-    return _make(job, told.append), told
+    noted: list[Progress] = []
+    return _make(job, noted.append), noted
 
 
 def _waited(future: Future[tuple[_Made, list[Progress]]], watch: Watch) -> _Made:
     try:
-        made, told = future.result()
+        made, noted = future.result()
     except BrokenProcessPool as error:
         raise ResourceError(
             "a process of the demo was ended before its run was finished", hint="Free some memory, or add --jobs 1"
         ) from error
-    for progress in told:
+    for progress in noted:
         watch(progress)
     return made
 

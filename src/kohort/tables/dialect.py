@@ -127,8 +127,8 @@ def find_dialect(content: bytes, name: str, options: ReadingOptions, *, delimite
     """
     text, encoding = _decoded(content, name, options.encoding)
     text = text.rstrip(b"\r\n") + b"\n"
-    told, text = _excel_line(text)
-    chosen = options.delimiter or told or delimiter or _delimiter_of(text)
+    excel_separator, text = _excel_line(text)
+    chosen = options.delimiter or excel_separator or delimiter or _delimiter_of(text)
     rows = _first_rows(text, chosen)
     if not rows or not rows[0]:
         raise DataError(f"{name} has no header", hint="The first line must name the columns")

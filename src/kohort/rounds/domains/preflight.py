@@ -181,9 +181,9 @@ def _own_profile(site: Site) -> TableProfile:
 def _profile(site: Site, request: Request) -> Release:
     del request  # the approved plan holds everything it needs
     own = _own_profile(site)
-    told = replace(own, columns={name: _without_values(column) for name, column in own.columns.items()})
-    payload = Payload(blobs={"profile": canonical(told.to_plain()).encode()})
-    return Release(payload=payload, guarantee=DomainClaim(columns=tuple(told.columns)), rows=0)
+    without_values = replace(own, columns={name: _without_values(column) for name, column in own.columns.items()})
+    payload = Payload(blobs={"profile": canonical(without_values.to_plain()).encode()})
+    return Release(payload=payload, guarantee=DomainClaim(columns=tuple(without_values.columns)), rows=0)
 
 
 def _without_values(column: ColumnProfile) -> ColumnProfile:

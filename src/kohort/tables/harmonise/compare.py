@@ -145,12 +145,12 @@ def compare_profiles(
         raise ConfigError("one table has nothing to disagree with", hint="Give the tables of two or more sites")
     found = _Found()
     for name, by_site in _same_columns(profiles, columns or (), found).items():
-        told = None if counted is None else counted.get(name, ())
-        _compare_column(name, by_site, told, found)
-        if name == target and told is None:
+        values_counted = None if counted is None else counted.get(name, ())
+        _compare_column(name, by_site, values_counted, found)
+        if name == target and values_counted is None:
             _compare_classes(name, by_site, found)
         elif name == target:
-            _compare_counted_classes(name, counted_values(told or (), by_site), found)
+            _compare_counted_classes(name, counted_values(values_counted or (), by_site), found)
     _compare_sizes(profiles, found)
     general = SiteTableMapping(columns=found.rules, values=found.values)
     own = {site: SiteTableMapping(columns=rules) for site, rules in found.at_sites.items()}

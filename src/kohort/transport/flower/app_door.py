@@ -145,12 +145,17 @@ class AppDoor:
     def binding(self) -> dict[str, Any]:
         """What the ledger's chain is bound to."""
         noise = None if self.noise is None else dict(vars(self.noise))
-        told = {"rows": self.rows, "noise": noise, "most_numbers": self.most_numbers, "most_answers": self.most_answers}
+        limits = {
+            "rows": self.rows,
+            "noise": noise,
+            "most_numbers": self.most_numbers,
+            "most_answers": self.most_answers,
+        }
         return {
             "schema": "",
             "policy": self.policy.to_mapping(),
             "rows_public": "rows" in self.policy.public,
-            "door": told,
+            "door": limits,
         }
 
     def note(self, what: str, reason: str) -> None:
