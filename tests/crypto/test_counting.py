@@ -113,7 +113,7 @@ def test_a_table_that_is_too_small_withholds_and_never_approves_wrongly() -> Non
 def test_two_keys_in_one_cell_are_not_taken_for_one() -> None:
     """The check must be able to fail: with a wrong Q, as if it were not looked at, a mixed cell would pass."""
     prints = fingerprints(SECRET, [b"a", b"b"])
-    total = table(prints, np.array([5, 5]), 3)  # one cell a table: both keys in all of them
+    total = table(prints, np.array([5, 5]), 3)  # one cell per table: both keys in all of them
     assert len(peel(total, 3).f) == 0
     forged = total.reshape(4, 3).copy()
     for cell in range(3):

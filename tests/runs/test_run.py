@@ -189,7 +189,11 @@ def test_a_number_can_be_predicted(tmp_path: Path) -> None:
             "data": {"table": "in-memory table", "target": "y", "features": ["x"]},
             "sites": {"count": 2},
             "model": {"kind": "linear"},
-            "train": {"rounds": 60, "lr": 0.05, "batch": 32},  # 70 rows per site: a little more than two steps a round
+            "train": {
+                "rounds": 60,
+                "lr": 0.05,
+                "batch": 32,
+            },  # 70 rows per site: a little more than two steps per round
             "policy": {"min_rows": 1},
         }
     )

@@ -121,7 +121,7 @@ def evaluate_groups(
     Args:
         model: The model.
         frame: The rows.
-        groupings: One label a row, by what the rows are grouped by.
+        groupings: One label per row, by what the rows are grouped by.
 
     Returns:
         For each way, as "by_group" of `evaluate_model`, without intervals.

@@ -1,6 +1,6 @@
 """Generalisation hierarchies: which label stands above which values of one column.
 
-The file layout is the one of ARX: one line a value, `;` between levels, most specific first, no header.
+The file layout is the one of ARX: one line per value, `;` between levels, most specific first, no header.
 
 Guarantees of a `Hierarchy`: every value has the same number of levels; a value has one chain of ancestors; a label at
 one level always has the same parent; a label that occurs at two levels names nested sets. So `leaves` has one answer.
@@ -43,7 +43,7 @@ class Hierarchy:
 
     def __post_init__(self) -> None:
         if not self.chains:
-            raise DataError(f"the hierarchy of column {self.column!r} is empty", hint="Give one line a value")
+            raise DataError(f"the hierarchy of column {self.column!r} is empty", hint="Give one line per value")
         self._check_lengths()
         self._check_parents()
         self._check_nesting()

@@ -357,7 +357,7 @@ def _in_natural_clusters(
 def _by_interval(frame: pl.DataFrame, column: str, sites: int, min_rows: int, *, equal_widths: bool) -> Assignment:
     _refuse_nulls(frame[column])
     if not frame[column].dtype.is_numeric():
-        hint = f'Use "column:{column}" for one site a value'
+        hint = f'Use "column:{column}" for one site per value'
         raise ConfigError(f"column {column!r} is not a number and has no intervals", hint=hint)
     values = number(frame[column]).to_numpy()
     cuts = np.linspace(0.0, 1.0, sites + 1)

@@ -183,7 +183,7 @@ def combine(
     require_values(table, keys)
     for name in private:
         if isinstance(table.collect_schema()[name], pl.List):
-            raise DataError(f"column {name!r} holds lists", hint="A sensitive column has one value a row")
+            raise DataError(f"column {name!r} holds lists", hint="A sensitive column has one value per row")
     used = dict.fromkeys((*keys, *private, *(() if persons is None else require_columns(table, [persons]))))
     names = {name: f"column{position}" for position, name in enumerate(used)}
     chosen = [pl.col(name).alias(alias) for name, alias in names.items()]

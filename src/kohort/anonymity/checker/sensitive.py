@@ -55,7 +55,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class ValueFrequencies:
-    """How often each value occurs in each class: one entry a value that does occur, by class, then by value."""
+    """How often each value occurs in each class: one entry per value that does occur, by class, then by value."""
 
     value: Integers
     count: Integers
@@ -95,7 +95,7 @@ def value_codes(column: pl.Series) -> tuple[Integers, int]:
         DataError: The column holds lists.
     """
     if isinstance(column.dtype, pl.List):
-        raise DataError(f"column {column.name!r} holds lists", hint="A sensitive column has one value a row")
+        raise DataError(f"column {column.name!r} holds lists", hint="A sensitive column has one value per row")
     missing = column.null_count() > 0
     known = column.drop_nulls().unique().sort()
     return _ranks(column, known, missing), len(known) + int(missing)

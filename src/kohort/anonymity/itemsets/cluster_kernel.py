@@ -27,7 +27,7 @@ WORD = 64
 
 class Shape(NamedTuple):
     """The columns: kind, number of values, weight; where each begins in `points` (numbers), in the words of a set
-    (categories) and in `labels` and `costs` (hierarchies: level by level, one entry a value), and how many levels."""
+    (categories) and in `labels` and `costs` (hierarchies: level by level, one entry per value), and how many levels."""
 
     kind: Any
     distinct: Any

@@ -266,7 +266,7 @@ def _notes(layout: Layout) -> tuple[str, ...]:
     cells, notes = layout.cells, []
     merged = len(cells.target) - cells.inputs
     if merged:
-        notes.append(f"{merged + len(cells.left_out)} rare categories became one a column, or were not read")
+        notes.append(f"{merged + len(cells.left_out)} rare categories became one per column, or were not read")
     if cells.left_out:
         notes.append(f"rows of rare categories were left out in: {', '.join(cells.left_out)}")
     return tuple(notes)

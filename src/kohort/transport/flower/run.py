@@ -49,7 +49,7 @@ class FlowerRun:
         return {number: node.public_key for number, node in here.items() if number not in self._silent}
 
     def carry(self, messages: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
-        """Push one message a site, and collect answers until all are there or the time is over."""
+        """Push one message per site, and collect answers until all are there or the time is over."""
         here = self.online()
         missing = {name: "not connected" for name in messages if self.nodes.get(name) not in here}
         sent = {self.nodes[name]: data for name, data in messages.items() if name not in missing}
