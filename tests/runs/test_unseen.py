@@ -79,4 +79,4 @@ def test_predict_says_how_it_reads_them(
     assert "any of its column" not in said
     code, _, said = kohort_here("predict", folder, new, "--out", tmp_path / "q.csv", "--unseen", "error")
     assert code == 3
-    assert "'ward' has 20 row(s)" in said
+    assert "'ward' has 20 rows" in said

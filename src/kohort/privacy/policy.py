@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from kohort.errors import counted
 from kohort.privacy.guarantee import (
     DP,
     Aggregate,
@@ -241,7 +242,7 @@ def _judge_cells(policy: Policy, claim: Cells) -> str | None:
     least = policy.min_sum_cell
     if claim.least >= least:
         return None
-    return f"totals may have cells of {claim.least} person(s), below the policy's min_sum_cell {least}"
+    return f"totals may have cells of {counted(claim.least, 'person')}, below the policy's min_sum_cell {least}"
 
 
 def _judge_pairs(policy: Policy, claim: Pairs) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, counted, nearest
 
 __all__ = ["DELIMITERS", "Dialect", "ReadingOptions", "find_dialect", "looks_like_data"]
 
@@ -317,7 +317,7 @@ def _named(
     unnamed = sum(not column for column in names)
     if unnamed:
         hint = "Name every column; an index written by accident has no name: remove it"
-        raise DataError(f"{name} has {unnamed} column(s) without a name", hint=hint)
+        raise DataError(f"{name} has {counted(unnamed, 'column')} without a name", hint=hint)
     repeated = sorted({column for column in names if names.count(column) > 1})
     if repeated:
         raise DataError(f"{name} names a column twice: {', '.join(repeated)}", hint="Rename one of them")

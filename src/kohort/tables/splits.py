@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, counted, nearest
 from kohort.tables.domain import category_text, number
 from kohort.tables.draws import (
     deal_persons,
@@ -383,7 +383,9 @@ def _by_interval(frame: pl.DataFrame, column: str, sites: int, min_rows: int, *,
         for first, last in zip(starts, ends, strict=True)
     ]
     joined = sites - len(starts)
-    notes = (f"{joined} interval(s) of {column} had fewer than {min_rows} row(s) and joined a neighbour",)
+    notes = (
+        f"{counted(joined, 'interval')} of {column} had fewer than {counted(min_rows, 'row')} and joined a neighbour",
+    )
     return Assignment(site=merged[interval], names=tuple(names), notes=notes if joined else ())
 
 

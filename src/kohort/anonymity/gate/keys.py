@@ -37,7 +37,7 @@ __all__ = ["GateKey", "Groups", "KeyFunction", "Keys", "group_keys", "group_rows
 Integers: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = NDArray[np.unsignedinteger[Any]]
 KeyFunction: TypeAlias = Callable[[pl.DataFrame], Any]
-"""The quasi-identifiers in, one key per row out: a frame or series, an array [n] or [n, d], or a list of plain values."""
+"""The quasi-identifiers in, one key per row out: a frame, a series, an array [n] or [n, d], or a list of values."""
 
 KINDS, ENTRY_POINTS = "kohort.anonymity.gate.key_kinds", "kohort.gate_keys"
 PART_SEPARATOR = ";"

@@ -325,7 +325,7 @@ def _checked(design: OneLayer, total: Statistics | NDArray[Any]) -> Statistics:
     absent = np.flatnonzero(statistics.class_rows(design) < 0.5)
     if len(absent):
         raise DataError(
-            f"no site has a row of class code(s) {', '.join(map(str, absent))}",
+            f"no site has a row of class code{'' if len(absent) == 1 else 's'} {', '.join(map(str, absent))}",
             hint="Drop the classes from the target's categories, or add sites that know them",
         )
     return statistics

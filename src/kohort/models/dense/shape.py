@@ -32,7 +32,7 @@ class DenseShape:
     |---|---|---|---|
     | softmax | one per class, 2 or more | class code 0, 1, ... | cross-entropy |
     | logistic | 1 | 0 or 1 | cross-entropy of the sigmoid |
-    | hinge | 1, or one per class | 0 or 1, or class code | max(0, 1 - t z), t = -1 or +1; one against the rest, summed |
+    | hinge | 1, or one per class | 0 or 1, or class code | max(0, 1 - t z), t = -1 or +1; one against the rest |
     | perceptron | 1, or one per class | 0 or 1, or class code | max(0, -t z), as above |
     | squared | 1 | any number | (z - y)^2, so the mean is the mean squared error |
     """

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from kohort.anonymity.loss import association
+from kohort.errors import counted
 from kohort.rng import Streams
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import Population, populate
@@ -79,7 +80,7 @@ def chapter_seven(session: AnonymisedSession, adult: AnonymisedCase) -> Part:
     points = []
     for name, plan in plans.items():
         label = RUNS[name][1]
-        session.say(f"Chapter 7: {label}, {rounds} rounds, {len(seeds)} seed(s)")
+        session.say(f"Chapter 7: {label}, {rounds} rounds, {counted(len(seeds), 'seed')}")
         # One by one, because their time is measured.
         results[name] = [one for seed in seeds for one in session.runs.of(plan, seeds=[seed])]
         points += curve_points("", label, results[name][0].curve)

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from kohort.errors import counted
 from kohort.runs.results.outcome import Outcome
 from kohort.studies.harness.found import Part, ResultTable
 from kohort.studies.harness.kept import KeptRuns, kept_runs
@@ -171,7 +172,7 @@ def _parts(
             say(f"{case.title}, {setting.name}: tuning")
             tuned.tune(cells_of(case, setting, shares, epsilons, baselines=baselines))
             _reported(settings_table(tuned, case), say)
-            say(f"{case.title}, {setting.name}: {len(runs.seeds)} seed(s)")
+            say(f"{case.title}, {setting.name}: {counted(len(runs.seeds), 'seed')}")
             table = accuracy_table(runs, tuned, case, setting, shares, epsilons, baselines=baselines)
             yield Part([_reported(table, say)], [accuracy_by_round(session.out, runs, tuned, case, setting, epsilons)])
             if baselines:
