@@ -109,7 +109,7 @@ def as_if_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         found.append(made is not None)
         return made
 
-    monkeypatch.setattr(in_parts, "classes_of_alike", spied)
+    monkeypatch.setattr(in_parts, "classes_of_combinations", spied)
     return iter([found]).__next__()
 
 
