@@ -137,7 +137,7 @@ def _not(why: str) -> Finding:
 def _on_factors(replay: Replay) -> Finding:
     """Rebuild every site from its U S."""
     encoder = replay.outcome.model.encoder
-    ask, replies = next((ask, replies) for ask, replies in replay.heard if ask.task.name == SEND_FACTORS.name)
+    ask, replies = next((ask, replies) for ask, replies in replay.recorded if ask.task.name == SEND_FACTORS.name)
     del ask
     layout = Layout.of(replay.plan.config.oneshot, encoder, InputCells.whole(encoder.width))
     blocks, found, truth = blocks_of(encoder), [], []
