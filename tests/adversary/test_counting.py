@@ -323,7 +323,7 @@ def counted_site(monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 @pytest.mark.parametrize(
-    ("told", "colluders", "counts"),
+    ("numbers", "colluders", "counts"),
     [
         ((20, 20, 20, 0), 1, True),
         ((20, 20, 19, 0), 1, False),
