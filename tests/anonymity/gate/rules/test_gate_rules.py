@@ -69,7 +69,7 @@ def slow_counting(frame, columns, threshold, *, strict, persons) -> list[bool]:
 
 
 def value_weights(frame, rows, column, persons) -> dict:
-    """How often each value occurs in a class; a person counts once a value."""
+    """How often each value occurs in a class; a person counts once per value."""
     seen: dict = defaultdict(list)
     for row in rows:
         seen[frame[column][row]].append(row)
