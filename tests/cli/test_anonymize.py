@@ -136,6 +136,76 @@ def test_an_account_refuses_a_release_that_crosses_an_earlier_one(kohort_here, t
     assert (same["isolated"], same["k"]) == (0, same["promised"])
 
 
+@pytest.mark.parametrize("person", [(), ("--person", "who")])
+@pytest.mark.parametrize(
+    ("rule", "added", "code"),
+    [
+        ((), ["hiv"], 4),
+        ((), ["flu"] * 5, 0),
+        (("--l", "2"), ["flu"] * 5, 4),
+        (("--l", "2"), ["flu", "hiv"] * 3, 0),
+        (("--t", "0.2"), ["hiv"] * 6, 4),
+        (("--risk", "0.1"), ["flu", "cold"] * 4, 4),
+    ],
+)
+def test_rows_that_were_added_since_a_release_are_a_class_or_wait(kohort_here, tmp_path, person, rule, added, code):
+    """Two releases of which the second had one row more once gave that row's diagnosis away."""
+    place = pl.int_range(120, eager=True)
+    table = pl.DataFrame({
+        "who": place + 1000, "band": pl.Series(["20s", "30s", "40s"]).gather(place % 3),
+        "ill": pl.Series(["flu", "cold"]).gather(place // 3 % 2),
+    })  # fmt: skip
+    more = pl.DataFrame({"who": pl.int_range(5000, 5000 + len(added), eager=True), "band": "40s", "ill": added})
+    table.write_csv(tmp_path / "first.csv")
+    pl.concat([table, more]).write_csv(tmp_path / "second.csv")
+    roles = ["--quasi", "band", "--sensitive", "ill", "--k", 5, *rule, *(person or ("--drop", "who"))]
+    codes = []
+    for name in ("first", "second"):
+        words = [
+            tmp_path / f"{name}.csv",
+            *roles,
+            "--account",
+            tmp_path / "account",
+            "--out",
+            tmp_path / f"{name}-out.csv",
+        ]
+        ended, _, said = kohort_here("anonymize", *words)
+        codes.append(ended)
+    assert codes == [0, code], said
+    assert (tmp_path / "second-out.csv").exists() == (code == 0)
+    assert "hiv" not in said
+
+
+def test_items_of_rows_that_were_added_since_a_release_are_judged_too(kohort_here, tmp_path):
+    place = pl.int_range(60, eager=True)
+    codes = pl.Series(["a;b", "b;c"]).gather(place % 2)
+    table = pl.DataFrame({"band": pl.Series(["20s", "30s"]).gather(place // 2 % 2), "codes": codes})
+    table.write_csv(tmp_path / "first.csv")
+    more = pl.DataFrame({"band": ["20s"] * 6, "codes": ["a;b"] * 5 + ["b;c"]})
+    pl.concat([table, more]).write_csv(tmp_path / "second.csv")
+    pl.concat([table, more.head(5)]).write_csv(tmp_path / "third.csv")
+    ended = []
+    for name in ("first", "second", "third"):
+        words = [
+            "--quasi",
+            "band",
+            "--items",
+            "codes",
+            "--separator",
+            ";",
+            "--k",
+            5,
+            "--m",
+            2,
+            "--account",
+            tmp_path / "account",
+        ]
+        ended.append(
+            kohort_here("anonymize", tmp_path / f"{name}.csv", *words, "--out", tmp_path / f"{name}-out.csv")[0]
+        )
+    assert ended == [0, 4, 0]
+
+
 def test_persons_are_counted_and_not_released(kohort_here, tmp_path):
     rows = pl.DataFrame({"patient": [n // 6 for n in range(120)], "age": [20 + n // 6 for n in range(120)]})
     table, out = tmp_path / "visits.csv", tmp_path / "out.csv"

@@ -87,8 +87,8 @@ def test_a_person_is_looked_up_by_digest(finished: Path, tmp_path: Path, kohort_
     frame = small_table(6).with_columns(patient=np.array(["p1", "p1", "p2", "p2", "p3", "p3"]))
     account = tmp_path / "account.jsonl"
     releases = ReleaseAccount(account)
-    releases.admit("first.csv", units_of(frame[:4], "patient"), np.array([0, 0, 0, 0]))
-    releases.admit("second.csv", units_of(frame[4:], "patient"), np.array([0, 0]))
+    releases.admit("first.csv", units_of(frame[:4], "patient"), np.array([0, 0, 0, 0]), meets=lambda rows: True)
+    releases.admit("second.csv", units_of(frame[4:], "patient"), np.array([0, 0]), meets=lambda rows: True)
     site = json.loads((finished / "ledger" / "ledger.jsonl").read_text().splitlines()[0])["site"]
     code, shown, _ = kohort_here("lineage", site, finished, "--person", "p2", "--account", account, "--json")
     assert (code, json.loads(shown)["person_in"]) == (0, ["first.csv"])

@@ -275,7 +275,8 @@ def anonymize(
         figures = made.report.to_mapping()
     complete = handle_missing(frame, frame.columns, missing)  # type: ignore[arg-type]
     if account is not None:
-        _keep_account(account, made, complete, prepared.person, out)
+        rule = {"items": sets, "k": k, "m": 2 if m is None else m} if sets else _judged_by(asked, complete.height)
+        _keep_account(account, made, complete, prepared.person, out, rule)
     sortable = [name for name in (*prepared.identifiers, *columns) if name in prepared.frame.columns]
     tells = prepared.in_dropped_order or order_tells(prepared.frame, sortable, prepared.person)
     moved = tells and not keep_order
@@ -398,14 +399,39 @@ def _print(prepared: Prepared | ScannedRelease, report: Report, notes: tuple[str
     stdout().print(f"Written to {out}", markup=False)
 
 
+def _judged_by(asked: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """The rule of a table without items, as the checker takes it."""
+    from kohort.anonymity.relational.population import k_of_risk
+    from kohort.anonymity.relational.rule import Rule
+    from kohort.anonymity.relational.verify import asked_of
+
+    names = ("l", "l_kind", "c", "t", "t_kind", "alpha", "beta", "beta_kind", "delta")
+    size = asked["population"] if isinstance(asked["population"], int) else None
+    k = max(asked["k"], k_of_risk(asked["risk"], size, rows))
+    return {**asked_of(Rule(k=k, **{name: asked[name] for name in names})), "sensitive": asked["sensitive"]}
+
+
 def _keep_account(
-    account: Path, made: Anonymised | KKmResult, rows: pl.DataFrame, person: str | None, out: Path
+    account: Path,
+    made: Anonymised | KKmResult,
+    rows: pl.DataFrame,
+    person: str | None,
+    out: Path,
+    rule: Mapping[str, Any],
 ) -> None:
     """Note the release before it is written, or refuse it."""
+    from kohort.anonymity.checker.added import added_rows_meet
     from kohort.privacy.releases import ReleaseAccount, units_of
 
     classes = made.cluster if hasattr(made, "cluster") else made.classes
-    ReleaseAccount(account).admit(out.name, units_of(rows[made.kept.tolist()], person), classes)
+    released = rows[made.kept.tolist()]
+    judged = released.with_columns(made.frame[name] for name in rule.get("items", ()))
+    ReleaseAccount(account).admit(
+        out.name,
+        units_of(released, person),
+        classes,
+        meets=lambda places: added_rows_meet(judged, places, persons=person, **rule),
+    )
 
 
 def _beside(prepared: Prepared | ScannedRelease, report: Report) -> dict[str, object]:

@@ -83,7 +83,7 @@ def verify(
     from kohort.transport.deployment.pins import is_hub_folder, pins_for
 
     if is_hub_folder(folder):
-        _verify_hub(folder, json=json)
+        _verify_hub(folder, key=key, roster=roster, against=against, strict=strict, json=json)
         return
     from kohort.errors import IntegrityError
     from kohort.privacy.ledger.verify import verify_ledger
@@ -131,14 +131,27 @@ def _more(found: Verified, against: dict[str, int] | None) -> list[str]:
     return [*lines, *(f"note: {note}" for note in found.notes)]
 
 
-def _verify_hub(folder: Path, *, json: bool) -> None:
+def _verify_hub(folder: Path, *, key: str, roster: Path | None, against: Path | None, strict: bool, json: bool) -> None:
+    from kohort.errors import ConfigError, IntegrityError
     from kohort.transport.deployment.pins import verify_hub_folder
 
-    found = verify_hub_folder(folder)
+    if against is not None:
+        raise ConfigError(
+            "a hub's folder is not compared with another", hint="Give a site's folder, --against the hub's"
+        )
+    found = verify_hub_folder(folder, key=key, roster=roster)
+    if found.sound:
+        verdict = f"sound, signed by {found.signed_by} and by its sites"
+    elif found.receipts:
+        verdict = f"consistent, signer unknown ({found.signer})"
+    else:
+        verdict = "nothing is signed here: no registered site has a receipt"
+    if strict and not found.sound:
+        raise IntegrityError(verdict, hint="Ask the hub's operator for its fingerprint, then give --key")
     if json:
-        emit({"sound": True, **vars(found)})
+        emit({"sound": found.sound, **vars(found)})
         return
-    say(f"sound, signed by {found.signed_by} and by its sites: {found.sites} sites, {found.receipts} receipts")
+    say(f"{verdict}: {found.sites} sites, {found.receipts} receipts")
     for name, item in found.by_site.items():
         former = f", {item['former']} under former keys" if item["former"] else ""
         say(f"{name}: {item['receipts']} receipts, its ledger is known up to line {item['length']}{former}")

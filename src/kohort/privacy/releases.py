@@ -3,10 +3,12 @@
 k-anonymity does not compose. Two releases of the same persons in crossing classes put a person into the intersection
 of two classes, which may hold nobody else. So a site keeps, over all runs, whom it released in which class, as keyed
 digests. A further release of the same persons is admitted only if every class of an earlier one lies in one of its
-classes as a whole: it then says nothing that the earlier one did not.
+classes as a whole: it then says nothing of them that the earlier one did not. Whoever has both can also take the
+earlier rows out of a class: rows that were added to it since are then alone, and must meet the rule by themselves.
 
 Guarantee: after any sequence of admitted releases, rows that shared a class of the first release they were in cannot
-be told apart by the classes of all releases together, and no person is shown again in another row.
+be told apart by the classes of all releases together; of rows that joined earlier ones in a class, as many as the rule
+asks for joined at once; and no person is shown again in another row.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -84,21 +86,32 @@ class ReleaseAccount:
                 "the account of releases was damaged", hint="Restore it: without it nothing more can be released"
             ) from error
 
-    def admit(self, name: str, units: Sequence[Unit], classes: NDArray[np.int64], *, overlap: bool = False) -> None:
+    def admit(
+        self,
+        name: str,
+        units: Sequence[Unit],
+        classes: NDArray[np.int64],
+        *,
+        meets: Callable[[NDArray[np.int64]], bool],
+        overlap: bool = False,
+    ) -> None:
         """Note a release before it leaves, or refuse it.
 
         Args:
             name: Which release it is. The same one may come again, with the same classes.
             units: Each released row, as `units_of` tells it.
             classes: The class of each released row.
+            meets: Whether released rows, by their places, would be a class that meets the rule of the release.
             overlap: Whether a policy allows what crosses earlier releases.
 
         Raises:
             RefusedError: Together with an earlier release it would tell persons of one class apart.
         """
         groups: dict[int, list[tuple[str, str]]] = {}
-        for unit, label in zip(units, classes.tolist(), strict=True):
+        places: dict[int, list[int]] = {}
+        for place, (unit, label) in enumerate(zip(units, classes.tolist(), strict=True)):
             groups.setdefault(label, []).append((self._digest("row", unit.row), self._digest("person", unit.person)))
+            places.setdefault(label, []).append(place)
         listed = sorted(sorted(group) for group in groups.values())
         new = _Past.of(name, listed)
         known = next((past for past in self._past if past.name == name), None)
@@ -113,8 +126,48 @@ class ReleaseAccount:
                 " rows, which isolates persons",
                 hint="Release unions of the earlier classes, or set policy.overlapping_releases = true",
             )
+        alone = 0 if overlap else self._alone(groups, places, meets)
+        if alone:
+            raise RefusedError(
+                f"rows were added since an earlier release to {alone:,} of its classes, and do not meet the rule by"
+                " themselves: both releases together show them",
+                hint="Release the earlier rows without them until more were added, or set policy.overlapping_releases ="
+                " true",
+            )
         self._append({"name": name, "classes": listed})
         self._past.append(new)
+
+    def released(self, units: Sequence[Unit], *, apart_from: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which rows were released before, and which are about a person of whom a row was.
+
+        Args:
+            units: Rows, as `units_of` tells them.
+            apart_from: The name of a release that is not looked at: the one that is being made, perhaps again.
+
+        Returns:
+            Both, by row.
+        """
+        others = [past for past in self._past if past.name != apart_from]
+        rows = set().union(*(past.class_of for past in others))
+        persons = set().union(*(past.persons for past in others))
+        return (
+            np.array([self._digest("row", unit.row) in rows for unit in units], np.bool_),
+            np.array([self._digest("person", unit.person) in persons for unit in units], np.bool_),
+        )
+
+    def _alone(
+        self,
+        groups: Mapping[int, Sequence[tuple[str, str]]],
+        places: Mapping[int, Sequence[int]],
+        meets: Callable[[NDArray[np.int64]], bool],
+    ) -> int:
+        """Classes with rows of an earlier release and with others, which do not meet the rule by themselves."""
+        shown = set().union(*(past.class_of for past in self._past))
+        found = 0
+        for label, group in groups.items():
+            added = [place for place, (row, _) in zip(places[label], group, strict=True) if row not in shown]
+            found += 0 < len(added) < len(group) and not meets(np.array(added, np.int64))
+        return found
 
     def with_person(self, person: str) -> tuple[str, ...]:
         """Names of the releases that a person is in.

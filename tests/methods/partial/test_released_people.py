@@ -155,15 +155,15 @@ def test_a_second_release_in_crossing_classes_is_refused(tmp_path: Path) -> None
     frame = pl.DataFrame({"age": np.random.default_rng(8).integers(0, 60, 500), "id": np.arange(500)})
     units = units_of(frame, None)
     book = ReleaseAccount(tmp_path / "releases.jsonl")
-    book.admit("one", units, classes_of(frame, 4))
-    book.admit("one", units, classes_of(frame, 4))  # the same release again
+    book.admit("one", units, classes_of(frame, 4), meets=lambda rows: True)
+    book.admit("one", units, classes_of(frame, 4), meets=lambda rows: True)  # the same release again
     again = ReleaseAccount(tmp_path / "releases.jsonl")
     with pytest.raises(RefusedError, match="isolates persons"):
-        again.admit("two", units, classes_of(frame, 6))
+        again.admit("two", units, classes_of(frame, 6), meets=lambda rows: True)
     with pytest.raises(RefusedError, match="isolates persons"):  # part of a class, the rest left out
-        again.admit("part", units[:40], classes_of(frame, 4)[:40])
-    again.admit("coarser", units, classes_of(frame, 8))
-    again.admit("allowed", units, classes_of(frame, 6), overlap=True)
+        again.admit("part", units[:40], classes_of(frame, 4)[:40], meets=lambda rows: True)
+    again.admit("coarser", units, classes_of(frame, 8), meets=lambda rows: True)
+    again.admit("allowed", units, classes_of(frame, 6), overlap=True, meets=lambda rows: True)
     shown = [pl.DataFrame({"age": classes_of(frame, width)}) for width in (4, 6, 8)]
     assert joint_release(shown[0], shown[1], quasi=["age"]).isolated > 0
     assert joint_release(shown[0], shown[2], quasi=["age"]).isolated == 0
@@ -173,12 +173,12 @@ def test_a_second_release_in_crossing_classes_is_refused(tmp_path: Path) -> None
 def test_a_person_is_not_shown_again_in_a_changed_row() -> None:
     frame = pl.DataFrame({"who": [1, 2, 3, 4], "age": [30, 30, 31, 31]})
     book = ReleaseAccount()
-    book.admit("one", units_of(frame, "who"), np.array([0, 0, 1, 1]))
+    book.admit("one", units_of(frame, "who"), np.array([0, 0, 1, 1]), meets=lambda rows: True)
     corrected = frame.with_columns(pl.Series("age", [30, 30, 31, 35]))
     with pytest.raises(RefusedError, match="isolates persons"):
-        book.admit("two", units_of(corrected, "who"), np.array([0, 0, 0, 0]))
+        book.admit("two", units_of(corrected, "who"), np.array([0, 0, 0, 0]), meets=lambda rows: True)
     others = pl.DataFrame({"who": [7, 8], "age": [30, 31]})
-    book.admit("three", units_of(others, "who"), np.array([0, 0]))
+    book.admit("three", units_of(others, "who"), np.array([0, 0]), meets=lambda rows: True)
 
 
 def recorded_batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, list[str], np.ndarray]]:
@@ -237,3 +237,66 @@ def test_classes_that_count_rows_are_caught_by_the_checker(monkeypatch: pytest.M
     monkeypatch.setattr(SensitiveColumns, "of", lambda table, names, persons: coded(table, names))
     with pytest.raises(IntegrityError, match="k is"):
         generalise_batch(frame, schema=schema, domain=domain, k=10, l=2, persons=who)
+
+
+CELLS = {"band": ["20s", "30s"], "ward": ["n", "s"], "ill": ["cold", "flu", "hiv"]}
+
+
+def twice(
+    monkeypatch: pytest.MonkeyPatch, first: pl.DataFrame, second: pl.DataFrame, **data: Any
+) -> list[pl.DataFrame]:
+    """What the hub receives of two runs at one site, which keeps its release account."""
+    account = ReleaseAccount()
+    monkeypatch.setattr("kohort.protocol.site.ReleaseAccount", lambda: account)
+    found = []
+    for frame, rate in ((first, 0.1), (second, 0.2)):
+        plan = load_plan(
+            {
+                "data": {"table": "memory", "target": "ill", "quasi": ["band", "ward"], "features": ["band", "ward"],
+                         "categories": CELLS, "test": 0, **data},
+                "sites": {"count": 1, "split": "iid"},
+                "train": {"rounds": 1, "optimizer": "sgd", "lr": rate},
+                "policy": {"min_rows": 1, "min_k": 2, "min_cell": 3},
+                "method": {"name": "partial", "gate": {"k": 5, "count": "local", "release_k": 5}},
+            }
+        )  # fmt: skip
+        received = run(plan, seed=3, tables={"": frame}).received
+        assert received is not None
+        found.append(received.select("band", "ward", "ill"))
+    return found
+
+
+def people(count: int, seed: int, ill: tuple[str, ...] = ("cold", "flu")) -> pl.DataFrame:
+    random = np.random.default_rng(seed)
+    columns = {"band": CELLS["band"], "ward": CELLS["ward"], "ill": list(ill)}
+    who = {"who": [f"{seed}-{number}" for number in range(count)]}
+    return pl.DataFrame({**who, **{name: random.choice(values, count) for name, values in columns.items()}})
+
+
+@pytest.mark.parametrize("persons", [False, True])
+def test_a_row_that_was_added_between_two_runs_waits_until_others_join_it(
+    monkeypatch: pytest.MonkeyPatch, persons: bool
+) -> None:
+    """The difference of two releases was once the added row, with its diagnosis."""
+    identifiers = {"identifiers": ["who"]} if persons else {"drop": ["who"]}
+    table = people(300, 1)
+    joined = pl.DataFrame({"who": ["late"], "band": ["30s"], "ward": ["s"], "ill": ["hiv"]})
+    before, after = twice(monkeypatch, table, pl.concat([table, joined]), **identifiers)
+    assert before.height == 300
+    assert after.sort(after.columns).equals(before.sort(before.columns))
+    many = pl.concat([table, joined, people(60, 2)])
+    before, after = twice(monkeypatch, table, many, **identifiers)
+    assert after.height > before.height
+    columns = ["band", "ward"]
+    more = after.group_by(*columns, "ill").len().join(
+        before.group_by(*columns, "ill").len(), on=[*columns, "ill"], how="left", suffix="_before"
+    ).with_columns(added=pl.col("len") - pl.col("len_before").fill_null(0)).filter(pl.col("added") > 0)  # fmt: skip
+    shown = more.group_by(columns).agg(pl.col("added").sum(), pl.len())
+    assert (shown["added"].min(), shown["len"].min()) >= (5, 2)  # what the difference shows is a class of its own
+
+
+def test_new_rows_of_persons_who_were_released_before_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = people(300, 1)
+    visits_since = people(60, 2).with_columns(who=table["who"].head(60))
+    before, after = twice(monkeypatch, table, pl.concat([table, visits_since]), identifiers=["who"])
+    assert after.sort(after.columns).equals(before.sort(before.columns))

@@ -93,6 +93,58 @@ def test_elsewhere_a_key_or_a_roster_is_named(made: Deployed, again: Deployed, k
         verify_ledger(made.folder / "out", pins=wrong)
 
 
+def test_a_key_that_somebody_put_into_a_folder_vouches_for_nothing(again: Deployed, kohort_here: Call) -> None:
+    """A forger's whole folder, key and all, was once "sound, with the key in its folder"."""
+    north, hub = again.folder / "north", again.hub.path
+    code, shown, _ = kohort_here("ledger", "verify", hub, "--json")
+    fingerprint = json.loads(shown)["signer"]
+    assert (code, json.loads(shown)["sound"]) == (0, True)
+    own = load_identity(north / "identity.key").public.fingerprint
+    for path in (state_folder() / "signers.json", *(state_folder() / "sites").iterdir()):
+        path.unlink()  # what another user knows
+    for place, key in ((north, own), (north / "ledger", own), (hub, fingerprint)):
+        code, shown, said = kohort_here("ledger", "verify", place, "--json")
+        assert (code, json.loads(shown)["sound"]) == (0, False), said
+        assert "consistent, signer unknown" in kohort_here("ledger", "verify", place)[2]
+        code, _, said = kohort_here("ledger", "verify", place, "--strict")
+        assert code == 6
+        assert "--key" in said
+        assert kohort_here("ledger", "verify", place, "--strict", "--key", key)[0] == 0
+        assert kohort_here("ledger", "verify", place, "--key", "0" * 64)[0] == 6
+    roster = again.folder / "north" / "peers.toml"
+    assert kohort_here("ledger", "verify", hub, "--key", fingerprint, "--roster", roster, "--strict")[0] == 0
+    wrong = again.folder / "wrong.toml"
+    east = load_identity(again.folder / "east" / "identity.key").public.fingerprint
+    wrong.write_text(roster.read_text().replace(east, "ab" * 32))
+    wrong.chmod(0o600)
+    assert kohort_here("ledger", "verify", hub, "--roster", wrong)[0] == 6
+    assert kohort_here("ledger", "verify", hub, "--against", north)[0] == 2
+    # A ledger that the key in the folder did not sign is no less an error for an unknown key.
+    Forgery(north / "ledger").sign(fresh_signer(1, "north"))
+    assert kohort_here("ledger", "verify", north)[0] == 6
+
+
+def test_a_run_folder_does_not_become_a_hubs_by_a_file_in_it(again: Deployed, kohort_here: Call) -> None:
+    """An empty hub.toml and a public key once made a run with a cut ledger "sound", whatever --key said."""
+    out = again.folder / "out"
+    code, shown, _ = kohort_here("ledger", "verify", out, "--json")
+    key = json.loads(shown)["signer"]
+    lines = (out / "ledger" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "ledger" / "ledger.jsonl").write_bytes(b"".join(lines[:3]))
+    (out / "hub.toml").write_text("")
+    shutil.copy(again.hub.path / "identity.key", out / "identity.key")
+    for more in ((), ("--strict",), ("--key", key), ("--strict", "--json")):
+        assert kohort_here("ledger", "verify", out, *more)[0] == 6
+    shutil.rmtree(out / "ledger")
+    for name in ("run.json", "results.jsonl"):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "model")
+    code, shown, said = kohort_here("ledger", "verify", out, "--json")
+    assert (code, json.loads(shown)["sound"]) == (0, False), said
+    assert "no registered site has a receipt" in kohort_here("ledger", "verify", out)[2]
+    assert kohort_here("ledger", "verify", out, "--strict")[0] == 6
+
+
 def test_a_site_ledger_signed_again_is_refused_at_the_site(again: Deployed, kohort_here: Call) -> None:
     ledger = again.folder / "north" / "ledger"
     forgery = Forgery(ledger)

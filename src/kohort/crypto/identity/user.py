@@ -1,7 +1,7 @@
 """The key of the user of this machine, which signs the ledgers and results of simulated runs.
 
     ~/.local/state/kohort/identity.key    made at first use, mode 0600; KOHORT_STATE or XDG_STATE_HOME move the folder
-    ~/.local/state/kohort/signers.json    fingerprints of this user's keys, and of hubs that ran here
+    ~/.local/state/kohort/signers.json    fingerprints of this user's keys, and of hubs and sites made here
 
 Guarantee: what this user signed verifies as signed by this user here, and nobody without the key file can forge it. For
 everybody else the signer is unknown until they pin its fingerprint.
@@ -22,7 +22,7 @@ from kohort.errors import ConfigError, IntegrityError, ResourceError
 from kohort.files import disk_errors, write_atomic
 from kohort.privacy.ledger.pins import Pins
 
-__all__ = ["remember_signer", "state_folder", "user_identity", "user_pins"]
+__all__ = ["is_known", "mark_of", "remember_signer", "state_folder", "user_identity", "user_pins"]
 
 _KEY_FILE, _SIGNERS_FILE = "identity.key", "signers.json"
 
@@ -38,6 +38,18 @@ def state_folder() -> Path:
         return Path(own)
     root = os.environ.get("XDG_STATE_HOME")
     return (Path(root) if root else Path.home() / ".local" / "state") / "kohort"
+
+
+def mark_of(fingerprint: str) -> Path:
+    """Where this user keeps how far the ledger of a site that runs here has come.
+
+    Args:
+        fingerprint: Of the site's identity.
+
+    Returns:
+        The file, which need not exist.
+    """
+    return state_folder() / "sites" / fingerprint
 
 
 def user_identity() -> Identity | None:
@@ -76,8 +88,23 @@ def remember_signer(signer: PublicIdentity, whose: str) -> None:
             write_atomic(state_folder() / _SIGNERS_FILE, (text + "\n").encode(), durable=True, private=True)
 
 
+def is_known(signer: PublicIdentity) -> bool:
+    """Whether this user made or ran what signs with a key: a key that lies in a folder says nothing by itself.
+
+    Args:
+        signer: The public identity.
+
+    Returns:
+        True if the key is remembered, or a site with it ran here.
+
+    Raises:
+        IntegrityError: The file of known signers is damaged.
+    """
+    return signer.fingerprint in _known() or mark_of(signer.fingerprint).is_file()
+
+
 def user_pins() -> Pins:
-    """The signers that are known to this user: his own keys, and those of hubs that ran here.
+    """The signers that are known to this user: his own keys, and those of hubs and sites that were made or ran here.
 
     Returns:
         The pins; another signer is unknown, not an error.

@@ -25,7 +25,7 @@ from kohort.methods.partial.config import (
 )
 from kohort.methods.partial.release import generalise_batch, require_releasable, sets_as_text
 from kohort.models.rows import Rows, encode_rows, person_of_rows
-from kohort.privacy.guarantee import Guarantee, Public, Raw
+from kohort.privacy.guarantee import Guarantee, KAnonymous, Public, Raw
 from kohort.privacy.releases import units_of
 from kohort.protocol.enrolment import declared_rows, take_appended
 from kohort.protocol.site import Site
@@ -278,9 +278,8 @@ def _share(site: Site, request: Request) -> Release:
         shipped[: len(state.shipped)] = state.shipped  # rows that were appended are behind the others
     state.shipped = shipped
     mask = _passing(site, request, shipped)
-    shared, guarantee = _releasable(site, request, np.flatnonzero(own.present)[mask], gate)
-    if shared is None:  # too few for a batch: they stay until more rows arrive
-        mask = np.zeros(frame.height, dtype=bool)
+    shared, guarantee, leaving = _releasable(site, request, np.flatnonzero(own.present)[mask], gate)
+    mask[mask] = leaving  # the others are too few for a batch: they stay until more rows arrive
     shipped[np.flatnonzero(own.present)[mask]] = True
     kept = site.table.rows().filter(pl.Series(own.arrived & ~shipped))
     # If this site alone keeps rows, the sum is its own update: without noise it needs as many rows as plain weights do.
@@ -294,9 +293,9 @@ def _share(site: Site, request: Request) -> Release:
         whole = pl.concat([kept, frame.filter(pl.Series(mask))], how="vertical_relaxed")
         site.training_rows = _joined(site.training_rows, sent, person_of_rows(schema, whole))
     columns = (*schema.inputs, str(schema.target))
-    leaving = (frame.head(0) if shared is None else shared).select(columns)
+    sent_rows = (frame.head(0) if shared is None else shared).select(columns)
     # In the order of the site's table, rows of one person would stand together.
-    table = pack_table(in_value_order(leaving) if gate.released == "generalised" else leaving)
+    table = pack_table(in_value_order(sent_rows) if gate.released == "generalised" else sent_rows)
     payload = Payload(metrics={"shared": int(mask.sum()), "kept": kept.height}, blobs={"table": table})
     leaves = np.zeros(site.count, dtype=bool)
     leaves[np.flatnonzero(own.present)[mask]] = True
@@ -322,32 +321,59 @@ def _sent_before(site: Site, shipped: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def _releasable(
     site: Site, request: Request, places: NDArray[np.int64], gate: Gate
-) -> tuple[pl.DataFrame | None, Guarantee]:
-    """The rows at these places of the table in the form in which they are sent, with the claim; None for nothing."""
+) -> tuple[pl.DataFrame | None, Guarantee, NDArray[np.bool_]]:
+    """The rows at these places of the table in the form in which they are sent, with the claim, and which of them they
+    are; None for nothing.
+
+    Rows that an earlier run released and rows that were added since are batches of their own: who has the earlier
+    release would else see the added ones by themselves. New rows of persons who were released before stay.
+    """
     frame = site.table.rows()[places]
+    nothing = np.zeros(frame.height, np.bool_)
     if frame.height == 0:
-        return None, ROW_COUNTS
+        return None, ROW_COUNTS, nothing
     claim = release_claim(gate, site.schema, rows=frame.height)
     if isinstance(claim, Raw):
-        return frame, claim
+        return frame, claim, ~nothing
     schema, person = site.schema, person_column(site.schema)
-    persons = None if person is None else person_codes(frame, person)
-    try:
-        batch = generalise_batch(
-            frame, schema=schema, domain=site.encoder.domain, k=claim.k, l=claim.l, persons=persons
-        )
-    except RefusedError:
-        return None, ROW_COUNTS
+    all_units = units_of(site.table.rows(), person)
+    units = [all_units[place] for place in places.tolist()]
+    name = f"{site.plan.run}:{site.plan.plan_hash}:{request.round}"
+    before, of_known = site.releases.released(units, apart_from=name)
+    batches = [np.flatnonzero(before), np.flatnonzero(~before & ~of_known)]
+    if site.policy.overlapping_releases:
+        batches = [np.arange(frame.height)]
+    made = [(rows, _batch(site, frame[rows], claim)) for rows in batches]
+    known = [(rows, batch) for rows, batch in made if batch is not None]
+    if not known:
+        return None, ROW_COUNTS, nothing
+    chosen = np.concatenate([rows for rows, _ in known])
+    order = np.argsort(chosen)
+    batch = pl.concat([part for _, part in known])[order]
+    chosen = chosen[order]
     shown = batch.select(name for name in schema.inputs if name not in schema.sensitive)
-    classes = group_rows(sets_as_text(shown)).codes
-    units = units_of(site.table.rows(), person)
     site.releases.admit(
-        f"{site.plan.run}:{site.plan.plan_hash}:{request.round}",
-        [units[place] for place in places.tolist()],
-        classes,
+        name,
+        [units[place] for place in chosen.tolist()],
+        group_rows(sets_as_text(shown)).codes,
+        meets=lambda rows: _batch(site, frame[chosen[rows]], claim) is not None,
         overlap=site.policy.overlapping_releases,
     )
-    return batch, replace(claim, rows=batch.height)
+    leaving = nothing.copy()
+    leaving[chosen] = True
+    return batch, replace(claim, rows=batch.height), leaving
+
+
+def _batch(site: Site, frame: pl.DataFrame, claim: KAnonymous) -> pl.DataFrame | None:
+    """Generalised rows, or None where they are too few, or too alike in a sensitive column."""
+    person = person_column(site.schema)
+    persons = None if person is None or not frame.height else person_codes(frame, person)
+    try:
+        return generalise_batch(
+            frame, schema=site.schema, domain=site.encoder.domain, k=claim.k, l=claim.l, persons=persons
+        )
+    except RefusedError:
+        return None
 
 
 SHARE = Task(name="partial.share", one=_share)

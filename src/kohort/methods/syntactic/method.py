@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from kohort.anonymity.checker.added import added_rows_meet
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError
 from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model
@@ -138,6 +139,7 @@ def _anonymise(site: Site, request: Request) -> Release:
             f"{approved.run}:{approved.plan_hash}:classes",
             units_of(frame, next(iter(schema.identifiers), None)),
             made.result.cluster,
+            meets=lambda places: added_rows_meet(made.released, places, k=k, **_judged_items(schema, config)),
             overlap=site.policy.overlapping_releases,
         )
         keep_published(site, published)
@@ -150,6 +152,13 @@ def _anonymise(site: Site, request: Request) -> Release:
         guarantee=published.claim,
         rows=rows.count,
     )
+
+
+def _judged_items(schema: Schema, config: Syntactic) -> dict[str, Any]:
+    """The rule about items, and the persons, as the checker takes them."""
+    items = joint_items(schema)
+    rule = {} if items is None else {"items": items, "m": config.anonymise.m}
+    return {**rule, "persons": next(iter(schema.identifiers), None)}
 
 
 def _encoder(site: Site) -> Encoder:

@@ -23,6 +23,9 @@ class Pins:
     """By fingerprint or signing key, whose it is, in words."""
     required: bool = False
     """Whether any other signer is an error: the reader said, or the folder shows, whose ledger this must be."""
+    unvouched: Mapping[str, str] = field(default_factory=dict)
+    """The same for signers that must have signed, and are known from what lies beside the ledger alone: the ledger is
+    then consistent, and its signer stays unknown."""
     site: str = ""
     """The site whose one chain this must be; empty for any."""
     sites: Mapping[str, str] = field(default_factory=dict)
@@ -31,7 +34,7 @@ class Pins:
     """The signing key of the hub that must have issued the receipts; empty for any."""
 
     def whose(self, signer: SignedBy) -> str:
-        """Whose signature it is, in words; empty if the signer is not known.
+        """Whose signature it is, in words; empty if nobody known here vouches for the signer.
 
         Raises:
             IntegrityError: Another signer is required.
@@ -39,8 +42,10 @@ class Pins:
         label = self.signers.get(signer.fingerprint) or self.signers.get(signer.key)
         if label:
             return label
+        if signer.fingerprint in self.unvouched or signer.key in self.unvouched:
+            return ""
         if self.required:
-            wanted = " or ".join(sorted(set(self.signers.values())))
+            wanted = " or ".join(sorted({*self.signers.values(), *self.unvouched.values()}))
             raise IntegrityError(
                 f"the ledger is signed by {signer.shown[:16]}…, not by {wanted}",
                 hint="Somebody signed it again or put another ledger in its place: compare it with the hub's receipts",

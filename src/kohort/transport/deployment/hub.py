@@ -34,6 +34,7 @@ from kohort.crypto.identity.guarded_files import check_folder
 from kohort.crypto.identity.keys import Roster, load_identity, save_identity
 from kohort.crypto.identity.names import check_name
 from kohort.crypto.identity.parties import bound_to
+from kohort.crypto.identity.user import remember_signer
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.crypto.sums.scheme import KEY_HOLDER
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
@@ -105,6 +106,7 @@ class HubFolder:
             issue_server_certificate(path, [host])
         identity = Identity.generate(name, bound=bound_to(address, authority))
         save_identity(path / "identity.key", identity)
+        remember_signer(identity.public, f"hub {name!r}, which was made here")
         made = cls(path)
         kept_secret(path / "control.key")
         kept_secret(path / "superexec.key")

@@ -14,6 +14,7 @@ from kohort.crypto.identity.certificates import node_public_key
 from kohort.crypto.identity.keys import load_identity, public_from_text, save_identity
 from kohort.crypto.identity.parties import Identity, bound_to
 from kohort.crypto.identity.roster import Roster
+from kohort.crypto.identity.user import is_known, mark_of, remember_signer
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, write_atomic
 from kohort.transport.deployment.files import Invitation, Registration
@@ -51,6 +52,8 @@ def bind_identity(path: Path, *texts: str, passphrase: str | None = None) -> tup
         return found, False
     made = replace(found, bound=wanted)
     save_identity(path, made, passphrase=passphrase, force=True)
+    if is_known(found.public):
+        remember_signer(made.public, f"{made.name!r}, which was renewed here")
     return made, True
 
 
@@ -114,9 +117,7 @@ def _renewed_hub(path: Path, invitation: Invitation | None, changes: list[str]) 
 
 def _move_mark(old: str, new: str) -> None:
     """Keep how far the ledger has come under the new fingerprint, too."""
-    from kohort.crypto.identity.user import state_folder
-
-    before, after = state_folder() / "sites" / old, state_folder() / "sites" / new
+    before, after = mark_of(old), mark_of(new)
     if before.is_file() and not after.exists():
         write_atomic(after, before.read_bytes(), durable=True, private=True)
 

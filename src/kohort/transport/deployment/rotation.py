@@ -19,6 +19,7 @@ from kohort.crypto.identity.certificates import make_node_key, node_public_key
 from kohort.crypto.identity.keys import Rotation, accept_rotation, load_identity, rotate, save_identity
 from kohort.crypto.identity.parties import Identity, bound_to
 from kohort.crypto.identity.roster import Roster
+from kohort.crypto.identity.user import remember_signer
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import disk_errors, write_atomic
 from kohort.privacy.ledger.ledger import LEDGER_FILE
@@ -155,6 +156,7 @@ def rotate_site(site: Rotates, *, passphrase: str | None = None) -> KeyHandover:
             (path / f"{_NEXT_NODE}.pub").replace(path / "node.key.pub")
             (path / _NEXT_NODE).replace(path / "node.key")
         pending.replace(path / "identity.key")
+    remember_signer(new.public, f"site {new.name!r}, whose key was rotated here")
     return made
 
 

@@ -26,7 +26,7 @@ from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.names import check_name
 from kohort.crypto.identity.parties import bound_to
 from kohort.crypto.identity.roster import Approvals, Roster
-from kohort.crypto.identity.user import state_folder
+from kohort.crypto.identity.user import mark_of, remember_signer
 from kohort.crypto.sealed import Identity, PublicIdentity
 from kohort.crypto.sums.key_book import KeyBook
 from kohort.crypto.sums.scheme import KEY_HOLDER
@@ -120,6 +120,7 @@ class SiteFolder:
             write_atomic(path / "ca.pem", invitation.ca.encode())
         identity = Identity.generate(name, bound=bound_to(node_key))
         save_identity(path / "identity.key", identity, passphrase=passphrase)
+        remember_signer(identity.public, f"site {name!r}, which was made here")
         invitation.write(path / "hub.json", private=True)
         made.trust(name, identity.public.fingerprint)
         Registration.made(identity, node_key=node_key).write(path / "registration.json")
@@ -282,7 +283,7 @@ class SiteFolder:
 
     def _high_water(self, identity: Identity) -> HighWater:
         """How far the ledger has come: marks beside the ledger folder, and outside the site's folder."""
-        outside = state_folder() / "sites" / identity.public.fingerprint
+        outside = mark_of(identity.public.fingerprint)
         return HighWater((self.path / MARK_FILE, outside))
 
     def _hub(self, identity: Identity) -> PublicIdentity:

@@ -22,7 +22,7 @@ from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.names import check_name
 from kohort.crypto.identity.parties import Identity
 from kohort.crypto.identity.signers import signer_of
-from kohort.crypto.identity.user import state_folder
+from kohort.crypto.identity.user import mark_of, remember_signer
 from kohort.files import disk_errors
 from kohort.transport.high_water import MARK_FILE, HighWater
 from kohort.transport.site_ledger import SiteLedger, open_site_ledger
@@ -50,7 +50,9 @@ class AppLedger:
         """
         path = self.folder / "identity.key"
         if not path.exists():
-            save_identity(path, Identity.generate(check_name(self.name or self.folder.resolve().name)))
+            made = Identity.generate(check_name(self.name or self.folder.resolve().name))
+            save_identity(path, made)
+            remember_signer(made.public, f"site {made.name!r}, which was made here")
         return load_identity(path)
 
     @contextmanager
@@ -76,7 +78,7 @@ class AppLedger:
             own = identity.public.signing.hex()
             # Nobody counter-signs: a hub of Flower's knows no receipts.
             ledger, receipts = open_site_ledger(self.folder / "ledger", signer=signer_of(identity), hub_key=own)
-            marks = HighWater((self.folder / MARK_FILE, state_folder() / "sites" / identity.public.fingerprint))
+            marks = HighWater((self.folder / MARK_FILE, mark_of(identity.public.fingerprint)))
             try:
                 marks.check(identity.name, ledger.hashes)
                 ledger.open_chain(identity.name, secret=kept_secret(self.folder / "ledger.key"), binding=binding)
