@@ -57,7 +57,7 @@ def main(k: int = 10) -> None:
         unique = gated.unique_on(table, pixels)
         print(f"{bits:4}  {gated.groups:6,}  {gated.largest_group:7,}  {gated.share:6.1%}  {unique:,}")
     diverse = apply_gate(table, quasi=pixels, sensitive="digit", rule="l-diversity", l=3, k=k, key=similarity_key(12))
-    print(f"12 bits, and at least 3 different digits a group: {diverse.share:.1%} shared")
+    print(f"12 bits, and at least 3 different digits per group: {diverse.share:.1%} shared")
 
 
 def learn(*, released: str, key: str, k: int = 20) -> Outcome:

@@ -14,7 +14,7 @@ from types import FrameType
 
 import pytest
 
-from kohort.interrupts import AtSafePlaces
+from kohort.interrupts import DeferredSignals
 
 MODULE = """
 import signal, time
@@ -39,7 +39,7 @@ def came() -> Iterator[list[str]]:
         places.append(frame.f_code.co_filename)
         signal.default_int_handler(number, frame)
 
-    former = signal.signal(signal.SIGINT, AtSafePlaces(note))
+    former = signal.signal(signal.SIGINT, DeferredSignals(note))
     yield places
     signal.signal(signal.SIGINT, former)
 

@@ -96,3 +96,38 @@ def test_code_that_another_process_saved_in_its_place_is_not_run(tmp_path):
     second.write_bytes(first.read_bytes())
     assert run("float64")[1] == "3.0"
     assert run("int64")[1] == "6"
+
+
+COUNTED = """
+from typing import NamedTuple
+import numpy as np
+
+class {name}(NamedTuple):
+    counts: np.ndarray
+"""
+COUNTING = """
+import sys
+import numpy as np
+import named
+from kohort.anonymity.compiled import compiled
+
+@compiled
+def most(given):
+    return given.counts.max()
+
+print(most(getattr(named, sys.argv[1])(np.arange(3))), sum(most.stats.cache_hits.values()))
+"""
+
+
+def test_code_for_types_that_have_another_name_now_is_compiled_anew(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(COUNTING)
+
+    def run(name):
+        (tmp_path / "named.py").write_text(COUNTED.format(name=name))
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, str(program), name]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    assert [run("Counts"), run("Counts")] == [["2", "0"], ["2", "1"]]
+    assert [run("Counted"), run("Counted")] == [["2", "0"], ["2", "1"]]

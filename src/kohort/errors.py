@@ -17,6 +17,7 @@ __all__ = [
     "RefusedError",
     "ResourceError",
     "SiteError",
+    "counted",
     "nearest",
     "nearest_column",
 ]
@@ -77,6 +78,19 @@ class ResourceError(KohortError):
     """The machine ran out of disk, memory or file handles."""
 
     exit_code = 7
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: "1 row", "2,000 rows".
+
+    Args:
+        count: How many.
+        noun: Of what, in the singular; the plural ends with an s.
+
+    Returns:
+        The words.
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

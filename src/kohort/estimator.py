@@ -219,7 +219,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc] # scikit-learn has no typ
         return usual - {f"train.{key}" for key in self.train or {}}
 
     def _deal(self, frame: pl.DataFrame, sites: Any) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
-        """One table a site, or one table and how to deal it out."""
+        """One table per site, or one table and how to deal it out."""
         if sites is None:
             if frame.height < self.n_sites:
                 raise ValueError(f"n_samples={frame.height} rows cannot be dealt out to n_sites={self.n_sites} sites")
@@ -281,7 +281,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
-        """Train on rows, `sites` naming the site of each; or on a list or mapping of tables, one a site.
+        """Train on rows, `sites` naming the site of each; or on a list or mapping of tables, one per site.
 
         With frames, `y` may be the name of the column to predict. `sample_weight` says how much each row counts, for
         methods that train a network.
@@ -314,7 +314,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         return self._given_back(np.asarray(self.outcome_.model.ranking(x)), X, self.classes_)
 
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """Scores before any softmax: one a class, or for two classes one number that is positive for the second."""
+        """Scores before any softmax: one per class, or for two classes one number that is positive for the second."""
         x = self._inputs(X)
         raw = self.outcome_.model.scores(x)
         if len(self.classes_) > 2:
@@ -329,7 +329,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
-        """Train on rows, `sites` naming the site of each; or on a list or mapping of tables, one a site.
+        """Train on rows, `sites` naming the site of each; or on a list or mapping of tables, one per site.
 
         With frames, `y` may be the name of the column to predict. `sample_weight` says how much each row counts, for
         methods that train a network.
@@ -367,7 +367,7 @@ def _in_one_piece(X: Any, y: Any, sites: Any) -> _Given:
     if not _is_several_tables(X):
         return _split_target(X, y, sites)
     if sites is not None:
-        raise ValueError("several tables are one a site; leave out sites=")
+        raise ValueError("several tables are one per site; leave out sites=")
     tables = list(X.values()) if isinstance(X, Mapping) else list(X)
     names = (
         [str(name) for name in X] if isinstance(X, Mapping) else [f"site-{place + 1:02d}" for place in range(len(X))]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["AtSafePlaces"]
+__all__ = ["DeferredSignals"]
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -23,7 +23,7 @@ AGAIN = 0.01
 _IMPORT, _LLVM, _END_OF_OBJECT = "<frozen importlib", f"{os.sep}llvmlite{os.sep}", "__del__"
 
 
-class AtSafePlaces:
+class DeferredSignals:
     """A handler of signals that is never called in the middle of an import, or where its exception would be dropped.
 
     Args:

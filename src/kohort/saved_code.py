@@ -1,7 +1,8 @@
 """Compiled loops that are kept on disk, and read from there without getting ready to compile.
 
 Guarantee: a loop that was compiled before for the same types runs as it was compiled, also where several processes
-saved code of one loop at once. Where no folder can be written to, every process compiles for itself.
+saved code of one loop at once. Code for types that an installed version no longer has is compiled anew. Where no folder
+can be written to, every process compiles for itself.
 """
 
 from __future__ import annotations
@@ -11,10 +12,20 @@ from contextlib import suppress
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.runtime.nrt import rtsys
 
 __all__ = ["SavedCode", "compile_and_save", "must_compile"]
+
+
+class _SavedIndex(IndexDataCacheFile):
+    """The list of what is saved of one loop; empty where it names types that are gone or renamed since."""
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError):
+            return {}
 
 
 class SavedCode(FunctionCache):
@@ -24,6 +35,11 @@ class SavedCode(FunctionCache):
     Saved code needs the memory manager alone; and what compiles gets ready by itself. Loops that use NumPy's reductions
     load some of it after all.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        made = self._cache_file
+        self._cache_file = _SavedIndex(self._cache_path, self._impl.filename_base, made._source_stamp)  # type: ignore[no-untyped-call]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The saved code for some argument types; None where there is none."""
@@ -62,7 +78,7 @@ def compile_and_save(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         made: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
         if hasattr(made, "py_func"):  # with NUMBA_DISABLE_JIT it is the function itself
             with suppress(RuntimeError):  # neither the package nor the user has a folder to save to
-                made._cache = SavedCode(made.py_func)  # type: ignore[no-untyped-call]
+                made._cache = SavedCode(made.py_func)
         return made
 
     return prepare

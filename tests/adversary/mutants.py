@@ -43,7 +43,7 @@ def _server(name: str, old: str, new: str, file: str = "site_server.py", tests: 
 
 STATE, TRAINING = f"{HERE}/test_bound_state.py", f"{HERE}/test_summed_training.py"
 SEALED = "tests/methods/additive/test_sealed_totals.py"
-TOLD_COUNTS = "tests/methods/additive/test_told_counts.py"
+DISCLOSED_COUNTS = "tests/methods/additive/test_disclosed_counts.py"
 SEALED_TREES, DIGITS = "tests/methods/test_sealed_trees.py", "tests/models/trees/test_precision.py"
 ADDITIVE = "tests/methods/additive/test_additive.py"
 OPENINGS, BOOKS = "tests/privacy/test_openings.py", f"{HERE}/test_books.py"
@@ -926,7 +926,7 @@ MUTANTS = (
            "made.append(Cells(least=1 if clear else config.min_bin))", "made.append(Cells(least=10**6))",
            f"{HERE}/test_pairs.py", "as_large_as"),
     Mutant("cells: categories of few persons", "methods/oneshot/method.py",
-           "*([SmallestCells(least=least)] if config.dp is None else []),", "", f"{HERE}/test_pairs.py", "as_large_as"),
+           "*([Cells(least=least)] if config.dp is None else []),", "", f"{HERE}/test_pairs.py", "as_large_as"),
     Mutant("books: masks and a key-holder", "rounds/summing.py",
            "        site.require_one_witness(task.family_in(site.plan), key_holder=scheme.key_holder)\n",
            "        pass\n",
@@ -1009,7 +1009,7 @@ MUTANTS = (
     Mutant("appended rows: parts of a total", "rounds/counting.py",
            "            _note_batches(site, side)\n", "", APPENDED, "counted_again"),
     Mutant("appended rows: a few are not counted", "rounds/counting.py",
-           "if sum(number > 0 for number in told) < least or sum(told) < own.least:", "if False:",
+           "if sum(number > 0 for number in new_rows) < least or sum(new_rows) < own.least:", "if False:",
            APPENDED, "counts_for_a_few"),
     Mutant("gate: other code of a key function", "methods/partial/config.py",
            "    if installed != gate.key_version:\n", "    if False:\n", KEYS, "other_code or version_is_approved"),
@@ -1100,14 +1100,15 @@ MUTANTS = (
            "self.target if self.classes else rounded_mean(self.target[0], self.target[1])", "self.target",
            "tests/methods/additive/test_sealed_totals.py", "sum_of_a_number"),
     Mutant("additive: exact counts for the hub", "methods/additive/exact.py",
-           "return rounded_counts(self.counts, self.least)", "return self.counts", TOLD_COUNTS, "hold_no_other_counts"),
+           "return rounded_counts(self.counts, self.least)", "return self.counts", DISCLOSED_COUNTS,
+           "hold_no_other_counts"),
     Mutant("additive: ranges of other minimums", "models/additive/precision.py",
            "2 ** ceil(log2(max(least, 1)))", "max(least, 1)",
            "tests/models/additive/test_precision.py", "lie_in_one_another"),
     Mutant("additive: few persons between heavy values", "models/additive/bins.py", "alone and weight >= least",
            "alone and weight > 0", "tests/models/additive/test_bins.py", "between_heavy"),
     Mutant("additive: classes of persons", "methods/additive/learner.py", "_classes_once(rows, chosen)",
-           "rows.y.astype(np.int64)", TOLD_COUNTS, "of_one_person"),
+           "rows.y.astype(np.int64)", DISCLOSED_COUNTS, "of_one_person"),
     Mutant("trees: digits of values", "models/trees/growth.py",
            "rounded_values(-(sums[:, 0] / SCALE) / (curvature + options.l2), told, classes=options.classes)",
            "-(sums[:, 0] / SCALE) / (curvature + options.l2)", f"{SEALED_TREES} {DIGITS}", "do_not_follow"),
@@ -1193,8 +1194,8 @@ MUTANTS = (
     Mutant("audit: audits of other runs", "report/audits.py",
            'found.get(str(run.get("ledger_head")), {"attacks": []})', 'next(iter(found.values()), {"attacks": []})',
            "tests/report/test_audits.py", "own_run_alone"),
-    Mutant("audit: one release is as good as two", "evaluate/attacks/overlap.py", "together(one, two, quasi",
-           "together(one, one, quasi", RELEASED, "overlap"),
+    Mutant("audit: one release is as good as two", "evaluate/attacks/overlap.py", "joint_release(one, two, quasi",
+           "joint_release(one, one, quasi", RELEASED, "overlap"),
     Mutant("audit: shadows saw every row", "evaluate/attacks/shadow.py", "rank < shadows // 2", "rank < shadows - 1",
            "tests/evaluate/attacks/test_shadow.py", "halves"),
     Mutant("audit: shadows learn the other half", "runs/auditing/shadows.py", "[rows.take(own)], rounds",

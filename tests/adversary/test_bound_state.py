@@ -69,8 +69,8 @@ def test_a_seed_that_differs_at_one_site_is_refused(scheme: str, monkeypatch: py
                 ask = rounds.send(reply)
             except StopIteration as end:
                 return end.value
-            if isinstance(ask, Ask) and ask.task is summed.SUM_UPDATES and ask.round == 0 and not told:
-                told.append(True)
+            if isinstance(ask, Ask) and ask.task is summed.SUM_UPDATES and ask.round == 0 and not changed:
+                changed.append(True)
                 first = ask.to[0]
                 nothing = {
                     "totals": np.empty((0, 1), np.uint64),
@@ -81,7 +81,7 @@ def test_a_seed_that_differs_at_one_site_is_refused(scheme: str, monkeypatch: py
                 yield Ask(task=summed.CATCH_UP, to=(first,), each={first: lie})
             reply = yield ask
 
-    told: list[bool] = []
+    changed: list[bool] = []
     monkeypatch.setattr("kohort.methods.fedavg.summed_rounds", lies)
     with pytest.raises(KohortError, match=r"seed of the first weights|nothing to catch up"):
         fedavg(scheme)

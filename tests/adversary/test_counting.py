@@ -31,7 +31,7 @@ from kohort.protocol.hub import Ask, Expect
 from kohort.protocol.site import Site
 from kohort.rng import Streams
 from kohort.rounds import counting, summing
-from kohort.rounds.counting import Proven, SecureCount
+from kohort.rounds.counting import FrequentKeys, SecureCount
 from kohort.rounds.summing import Total, secure_sum
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
@@ -212,7 +212,7 @@ def test_a_proposed_key_below_the_threshold_refuses_the_count(
     with monkeypatch.context() as patched:
         patched.setattr(counting, "_require_frequent", lambda *_, **__: None)
         assert shared(outcome()) == {"large"}  # the site still compares each total with its own threshold
-        patched.setattr(Proven, "reaching", lambda self, _: self)
+        patched.setattr(FrequentKeys, "reaching", lambda self, _: self)
         assert shared(outcome()) == {"large", *found}
 
 
@@ -323,7 +323,7 @@ def counted_site(monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 @pytest.mark.parametrize(
-    ("told", "colluders", "counts"),
+    ("numbers", "colluders", "counts"),
     [
         ((20, 20, 20, 0), 1, True),
         ((20, 20, 19, 0), 1, False),
@@ -334,10 +334,10 @@ def counted_site(monkeypatch: pytest.MonkeyPatch) -> Site:
     ],
 )
 def test_new_rows_must_be_many_and_at_several_sites(
-    monkeypatch: pytest.MonkeyPatch, told: tuple[int, ...], colluders: int, counts: bool
+    monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...], colluders: int, counts: bool
 ) -> None:
     site = counted_site(monkeypatch)
-    side: Any = SimpleNamespace(heard=dict(zip(SITES, told, strict=True)), colluders=colluders)
+    side: Any = SimpleNamespace(numbers=dict(zip(SITES, numbers, strict=True)), colluders=colluders)
     with nullcontext() if counts else pytest.raises(RefusedError, match="counted again"):
         COUNT._check_recount(site, side)
 

@@ -255,23 +255,23 @@ def test_names_are_not_forged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leave_out(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[bytes], bool]) -> set[int]:
     """A hub that proposes all keys but some. It knows which opaque keys those are: by luck, or from a site."""
-    told: set[int] = set()
+    left_out: set[int] = set()
     prints, peel = SecureCount.prints, counting.peel
 
     def telling(self: SecureCount, site: Site, keys: list[bytes] | None = None) -> Any:
         found = prints(self, site, keys)
         listed = domains._counts(site).keys if keys is None else keys
-        told.update(f for f, key in zip(found.f.tolist(), listed, strict=True) if wanted(key))
+        left_out.update(f for f, key in zip(found.f.tolist(), listed, strict=True) if wanted(key))
         return found
 
     def blind(*parts: Any) -> Any:
         found = peel(*parts)
-        kept = ~np.isin(found.f, np.asarray(sorted(told), dtype=np.uint64))
+        kept = ~np.isin(found.f, np.asarray(sorted(left_out), dtype=np.uint64))
         return replace(found, f=found.f[kept], h=found.h[kept], totals=found.totals[kept])
 
     monkeypatch.setattr(SecureCount, "prints", telling)
     monkeypatch.setattr(counting, "peel", blind)
-    return told
+    return left_out
 
 
 def is_outer(key: bytes) -> bool:
@@ -298,23 +298,23 @@ def test_a_hub_cannot_leave_out_what_is_frequent_over_all_sites(
     honest = outcome(frame).model.encoder.domain.columns
     assert "maybe" in honest["y"].categories
     assert honest["age"].bounds[1] > 79
-    told = leave_out(monkeypatch, wanted)
+    left_out = leave_out(monkeypatch, wanted)
     with pytest.raises(DataError, match="or more"):  # an honest hub would notice what it did
         outcome(frame)
     monkeypatch.setattr(domains, "totals_of", lambda *_: [0])
     with pytest.raises(IntegrityError, match="lacks a range or class that is frequent over all sites"):
         outcome(frame)
-    assert told
+    assert left_out
     monkeypatch.setattr(domains, "is_below", lambda *_, **__: True)
     assert shown(outcome(frame).model.encoder.domain.columns)
 
 
 def test_a_hub_cannot_leave_out_what_is_frequent_at_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """A colluding site tells the hub which opaque key a value has; the hub then proposes all others."""
-    told = leave_out(monkeypatch, lambda key: key.endswith(b"north"))
+    left_out = leave_out(monkeypatch, lambda key: key.endswith(b"north"))
     with pytest.raises(IntegrityError, match="lacks a value that is frequent at this site"):
         outcome()
-    assert told
+    assert left_out
     monkeypatch.setattr(domains, "_require_own", lambda *_: None)
     assert outcome().model.encoder.domain.columns["ward"].categories == ("south", "other")
 

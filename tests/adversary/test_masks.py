@@ -215,9 +215,9 @@ def two_lists(made: Federation, colluders: Sequence[int]) -> tuple[int, int]:
     half = (len(honest) + 1) // 2
     found = []
     shown = ((range(count), [*honest[:half], count - 1], sides), (range(count - 1), honest[half:], twins))
-    for survivors, told, colluding in shown:
+    for survivors, listed, colluding in shown:
         acting = {**sides, **{f"s{member}": colluding[f"s{member}"] for member in colluders}}
-        by = sorted({*told, *colluders})
+        by = sorted({*listed, *colluders})
         sent = confirm(acting, survivors, by=by)
         replies = 0
         for member in by:
@@ -310,8 +310,8 @@ def test_a_confirmation_of_other_lists_does_not_count(make: Callable[[Federation
     sent = confirm(sides, range(6), by=range(6))
     good = {sender: confirmations(sent[sender], sender, range(6))[0] for sender in range(1, 6)}
     twins = make(made)
-    told = range(survivors)
-    other = confirmations(confirm(twins, told, by=[5])[5], 5, told)[0]
+    listed = range(survivors)
+    other = confirmations(confirm(twins, listed, by=[5])[5], 5, listed)[0]
     few = {sender: good[sender] for sender in (1, 2, 3)}
     for inbox in (
         confirmed({**few, 5: other}),

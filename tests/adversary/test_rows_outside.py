@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.errors import KohortError
+from kohort.errors import KohortError, counted
 from kohort.privacy.ledger import ledger as ledgers
 from kohort.privacy.ledger.chain import canonical, quoted
 from kohort.privacy.ledger.verify import read_lines
@@ -261,7 +261,7 @@ def test_the_hubs_ledger_and_the_sites_agree_where_rows_are_outside(tmp_path: Pa
         assert own == [f"{count} rows have a category or class outside the agreed domain and take no part"]
 
 
-GUESSES = [f"column 'age' is declared a number but {count:,} row(s) hold none" for count in range(1, 50)]
+GUESSES = [f"column 'age' is declared a number but has none in {counted(count, 'row')}" for count in range(1, 50)]
 
 
 def _failing(rows: int) -> tuple[dict[str, pl.DataFrame], Plan]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.adversary.changed_requests import ChangedRequests, any_request
 from tests.adversary.plans import PLANS, honest
-from tests.adversary.test_nine_rows import _any_request, _Liar
 
 from kohort.crypto.sealed import Identity
 from kohort.errors import IntegrityError, KohortError, RefusedError
@@ -109,7 +109,7 @@ class _AllLiedTo(ServedSites):
     def carrier(self) -> Carrier:
         carrier: Carrier = DirectCarrier(self.site_servers)
         for name in self.site_servers:
-            carrier = _Liar(carrier, self, self.change, name)
+            carrier = ChangedRequests(carrier, self, self.change, name)
         return carrier
 
 
@@ -136,7 +136,7 @@ def test_a_forged_total_moves_no_weights(plan: str, monkeypatch: pytest.MonkeyPa
     from kohort.rounds import summing
     from kohort.rounds.totals import summed_tasks
 
-    monkeypatch.setattr(RemoteEngine, "_opened", _any_request)
+    monkeypatch.setattr(RemoteEngine, "_opened", any_request)
     monkeypatch.setattr(summing.PublicInputs, "view", lambda self, own: bytes(32))  # the hub's view is its own business
     assert not list(_weights_move(plan))
     monkeypatch.setattr(summed_tasks, "proven_total", lambda secret, binding, names, total: total[:-1])
@@ -177,6 +177,6 @@ def test_a_reply_with_another_word_is_no_reply(found: HonestRun) -> None:
     from kohort.transport.messages import write_reply
 
     identity = found.served.identities[VICTIM]
-    told = ReplyMessage(site=VICTIM, fresh=fresh_number(), status="refused", code="17 rows")
+    reply = ReplyMessage(site=VICTIM, fresh=fresh_number(), status="refused", code="17 rows")
     with pytest.raises(IntegrityError, match="none of the agreed words"):
-        read_reply(write_reply(told, identity), site=identity.public)
+        read_reply(write_reply(reply, identity), site=identity.public)

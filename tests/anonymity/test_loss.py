@@ -202,9 +202,9 @@ def test_corrected_entropy_loss_is_a_share_and_sees_no_information_in_noise() ->
         assert 0.0 <= entropy_loss(before, after, quasi=["noise"], target="y", corrected=True) <= 1.0
     assert np.mean(plain) > 0.25
     assert np.mean(corrected) < 0.1
-    told = pl.DataFrame({"x": [0, 1] * 200, "y": [0, 1] * 200})
-    assert association(told, columns=["x"], target="y", corrected=True)["x"] > 0.99
-    assert entropy_loss(told, told.with_columns(x=pl.lit("*")), quasi=["x"], target="y", corrected=True) == 1.0
+    related = pl.DataFrame({"x": [0, 1] * 200, "y": [0, 1] * 200})
+    assert association(related, columns=["x"], target="y", corrected=True)["x"] > 0.99
+    assert entropy_loss(related, related.with_columns(x=pl.lit("*")), quasi=["x"], target="y", corrected=True) == 1.0
 
 
 @given(ROWS, st.data())

@@ -137,7 +137,7 @@ def test_kkm_needs_items(kohort_here: Here, patients: Path, tmp_path: Path, opti
     reason="diabetes_130us is not here",
 )
 def test_diabetes_stays_within_its_losses(kohort_here: Here, tmp_path: Path) -> None:
-    """One row a patient, three diagnoses: relational loss at most 0.02, item loss at most 0.25."""
+    """One row per patient, three diagnoses: relational loss at most 0.02, item loss at most 0.25."""
     out = tmp_path / "d.parquet"
     code, shown, said = kohort_here(
         "anonymize", "diabetes_130us", "--quasi", "age,gender,race", "--items", "diagnoses", "--drop", "rest",

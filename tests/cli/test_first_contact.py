@@ -160,6 +160,6 @@ def test_small_counts_are_not_told_and_none_under_a_budget() -> None:
         LeftOut(what="sites", why="u", count=1, of_rows=False),
         LeftOut(what="rows", why="t", count=0),
     ]
-    told = public_counts(entries, min_cell=10, has_budget=False)
-    assert [entry.count for entry in told] == ["<10", 30, 1]
+    public = public_counts(entries, min_cell=10, has_budget=False)
+    assert [entry.count for entry in public] == ["<10", 30, 1]
     assert [entry.what for entry in public_counts(entries, min_cell=10, has_budget=True)] == ["sites"]

@@ -54,10 +54,10 @@ def test_an_interrupted_command_says_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"kohort.{place}", interrupted)
-    code, _, told = kohort_here(*(part.format(plan=plan_file, out=tmp_path / "out") for part in command))
+    code, _, err = kohort_here(*(part.format(plan=plan_file, out=tmp_path / "out") for part in command))
     assert code == 130
-    assert told.splitlines()[-1] == "kohort: interrupted"
-    assert said in told
+    assert err.splitlines()[-1] == "kohort: interrupted"
+    assert said in err
 
 
 class _Panic(BaseException):
@@ -76,9 +76,9 @@ def test_what_a_library_makes_of_an_interrupt_is_an_interrupt(
             raise _Panic
 
     monkeypatch.setattr("kohort.runs.auditing.audit.audit_plan", panicking)
-    code, _, told = kohort_here("audit", str(plan_file))
+    code, _, err = kohort_here("audit", str(plan_file))
     expected = (130, "kohort: interrupted") if is_interrupted else (1, "kohort: a bug in kohort (_Panic)")
-    assert (code, told.splitlines()[-1][: len(expected[1])]) == expected
+    assert (code, err.splitlines()[-1][: len(expected[1])]) == expected
 
 
 def test_a_refusal_after_an_interrupt_is_still_the_refusal(plan_file: Path, kohort_here: Any, monkeypatch: Any) -> None:

@@ -38,18 +38,18 @@ def test_releases_rounds_and_models_are_those_of_the_ledger(finished: Path, koho
     assert code == 0, said
     found = json.loads(shown)
     own = [line for line in lines if line["site"] == site and line["event"] == "release"]
-    (told,) = found["runs"]
-    assert Counter({item["what"]: item["releases"] for item in told["contributions"]}) == Counter(
+    (traced,) = found["runs"]
+    assert Counter({item["what"]: item["releases"] for item in traced["contributions"]}) == Counter(
         line["what"] for line in own
     )
-    assert sum(item["size"] for item in told["contributions"]) == sum(line["size"] for line in own)
-    trained = next(item for item in told["contributions"] if item["kind"] == "aggregate")
+    assert sum(item["size"] for item in traced["contributions"]) == sum(line["size"] for line in own)
+    trained = next(item for item in traced["contributions"] if item["kind"] == "aggregate")
     rounds = [line["round"] for line in own if line["guarantee"]["kind"] == "aggregate"]
     assert trained["rounds"] == [min(rounds), max(rounds)]
     assert len(set(rounds)) == 2
-    assert "model/model.json" in told["models"]
-    assert any("train again without" in text for text in told["forgetting"])
-    assert any("cannot be called back" in text for text in told["forgetting"])
+    assert "model/model.json" in traced["models"]
+    assert any("train again without" in text for text in traced["forgetting"])
+    assert any("cannot be called back" in text for text in traced["forgetting"])
 
 
 def test_an_unknown_site_is_named_with_those_there_are(finished: Path, kohort_here: Call) -> None:

@@ -105,11 +105,11 @@ def test_it_runs_resumes_predicts_evaluates_and_reports(
     )
     assert [code for code, _, _ in ended] == [0] * 5, ended
     ran, resumed, _, evaluated, _ = (shown for _, shown, _ in ended)
-    told = json.loads(ran)
-    assert (told["method"], told["rounds"], len(told["history"])) == ("stumps", 12, 12)
-    assert told["metrics"]["accuracy"] > 0.75
+    described = json.loads(ran)
+    assert (described["method"], described["rounds"], len(described["history"])) == ("stumps", 12, 12)
+    assert described["metrics"]["accuracy"] > 0.75
     assert files(cut) == files(whole)
-    assert json.loads(resumed)["history"] == told["history"]
+    assert json.loads(resumed)["history"] == described["history"]
 
     written = pl.read_csv(tmp_path / "predicted.csv")
     right = (written["predicted_outcome"] == written["outcome"]).mean()

@@ -113,7 +113,7 @@ def test_a_table_that_is_too_small_withholds_and_never_approves_wrongly() -> Non
 def test_two_keys_in_one_cell_are_not_taken_for_one() -> None:
     """The check must be able to fail: with a wrong Q, as if it were not looked at, a mixed cell would pass."""
     prints = fingerprints(SECRET, [b"a", b"b"])
-    total = table(prints, np.array([5, 5]), 3)  # one cell a table: both keys in all of them
+    total = table(prints, np.array([5, 5]), 3)  # one cell per table: both keys in all of them
     assert len(peel(total, 3).f) == 0
     forged = total.reshape(4, 3).copy()
     for cell in range(3):
@@ -136,7 +136,7 @@ def group(count: int, strangers: frozenset[str] = frozenset()) -> dict[str, Grou
     identities = {name: Identity.from_secret(name, Streams.seeded(i).bytes("id")) for i, name in enumerate(names)}
     roster = {name: identity.public for name, identity in identities.items() if name not in strangers}
     return {
-        name: GroupSite(names, name, b"run", Streams.seeded(i), identities[name], roster.get, told=i)
+        name: GroupSite(names, name, b"run", Streams.seeded(i), identities[name], roster.get, number=i)
         for i, name in enumerate(names)
     }
 
@@ -170,7 +170,7 @@ def test_every_site_hears_what_the_others_tell() -> None:
     boxes = GroupHub(tuple(sites)).route(0, {name: site.reply(0, b"") for name, site in sites.items()})
     for name, site in sites.items():
         site.reply(1, boxes[name])
-        assert site.heard == {"s0": 0, "s1": 1, "s2": 2, "s3": 3}
+        assert site.numbers == {"s0": 0, "s1": 1, "s2": 2, "s3": 3}
 
 
 def test_a_site_that_leaves_before_contributing_or_comparing_is_left_out() -> None:

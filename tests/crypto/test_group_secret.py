@@ -19,7 +19,7 @@ ROSTER = {name: identity.public for name, identity in IDENTITIES.items()}
 
 def site(name: str, sites: tuple[str, ...] = NAMES, *, colluders: int = 1) -> GroupSite:
     stream = Streams.seeded(NAMES.index(name))
-    return GroupSite(sites, name, b"run", stream, IDENTITIES[name], ROSTER.get, colluders=colluders, told=7)
+    return GroupSite(sites, name, b"run", stream, IDENTITIES[name], ROSTER.get, colluders=colluders, number=7)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_too_few_contributions_make_no_secret(group: dict[str, GroupSite]) -> No
         group["s0"].reply(1, boxes[: 2 * _BOX.size])
     assert not group["s0"].derived
     group["s0"].reply(1, boxes[: 3 * _BOX.size])
-    assert set(group["s0"].heard.items()) == {(name, 7) for name in NAMES[:4]}
+    assert set(group["s0"].numbers.items()) == {(name, 7) for name in NAMES[:4]}
 
 
 def test_a_secret_is_there_when_enough_sites_derived_the_same(group: dict[str, GroupSite]) -> None:
@@ -160,10 +160,10 @@ def test_a_secret_is_the_hash_of_framed_contributions_in_the_order_of_the_list(g
     """A site of another version must derive the same."""
     for name, message in hashes_of(group).items():
         group[name].reply(2, message)
-    told = [
+    number = [
         index.to_bytes(4, "little") + group[name].contribution + (7).to_bytes(8, "little")
         for index, name in enumerate(NAMES)
     ]
-    framed = b"".join(len(part).to_bytes(8, "little") + part for part in (b"secret", b"run", *told))
+    framed = b"".join(len(part).to_bytes(8, "little") + part for part in (b"secret", b"run", *number))
     wanted = hashlib.blake2b(framed, digest_size=32, person=b"kohort-group").digest()
     assert {one.secret for one in group.values()} == {wanted}

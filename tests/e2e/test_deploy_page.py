@@ -67,9 +67,9 @@ class Walk:
     fingerprints: dict[str, str] = field(default_factory=dict)
     address: str = ""
 
-    def type(self, words: list[str], told: str = "") -> str:
-        """One command as the page has it; `told` is the fingerprint that stands where the page shortens one."""
-        real = [self.address if word == ADDRESS else told if word.endswith("…") else word for word in words]
+    def type(self, words: list[str], printed: str = "") -> str:
+        """One command as the page has it; `printed` is the fingerprint that stands where the page shortens one."""
+        real = [self.address if word == ADDRESS else printed if word.endswith("…") else word for word in words]
         out = io.StringIO()
         with chdir(self.root), redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["kohort", *real])

@@ -147,8 +147,10 @@ def test_peers_train_on_rows_their_sites_call_low_risk(adults: Federation) -> No
     assert model_of(adults.root / "low-risk-flower") == model_of(adults.root / "low-risk-local")
     assert (there.epsilon, there.delta) == (here.epsilon, here.delta)
     # How many rows carry a low risk is in each site's own ledger. The hub is told no more than the rows of the table.
-    told = {line["rows"] for line in lines_of(adults.root / "low-risk-flower") if line.get("what") == "peers.exchange"}
-    assert told == {ROWS}
+    rows_exchanged = {
+        line["rows"] for line in lines_of(adults.root / "low-risk-flower") if line.get("what") == "peers.exchange"
+    }
+    assert rows_exchanged == {ROWS}
     to_peers = [
         line
         for line in lines_of(adults.site("site-00"))

@@ -12,7 +12,7 @@ import pytest
 from tests.support.ledgers import record_one
 
 from kohort.errors import IntegrityError
-from kohort.privacy.guarantee import DP, Aggregate, Domain
+from kohort.privacy.guarantee import DP, Aggregate, DomainClaim
 from kohort.privacy.ledger.ledger import Ledger, LedgerContext
 from kohort.privacy.ledger.receipts import Receipts
 from kohort.privacy.ledger.signing import Signer
@@ -45,7 +45,7 @@ def test_the_request() -> None:
 
 def test_guarantees() -> None:
     assert Aggregate(rows=5).text == '{"kind":"aggregate","rows":5}'
-    assert Domain(columns=("a", "b")).text == '{"columns":["a","b"],"kind":"domain"}'
+    assert DomainClaim(columns=("a", "b")).text == '{"columns":["a","b"],"kind":"domain"}'
     assert DP(epsilon=1.0, delta=1e-5).text == (
         '{"delta":1e-05,"epsilon":1.0,"event":"","kind":"dp","relation":"add-or-remove-one","scope":"all rows",'
         '"simulated":true,"unit":"row"}'

@@ -83,13 +83,13 @@ def test_no_rows_explain_nothing() -> None:
 
 
 def test_a_model_describes_itself_in_plain_values() -> None:
-    told = outcome("y").model.describe()
-    assert (told["kind"], told["task"], told["target"]) == ("dense", "classification", "y")
-    assert told["classes"] == ["down", "up"]
-    assert sorted(told["columns"]) == ["group", "noise", "x"]
-    assert told["network"]["hidden"] == (4,)
-    assert told["parameters"] == outcome("y").model.weights.size  # type: ignore[attr-defined]
-    json.dumps(told)
+    described = outcome("y").model.describe()
+    assert (described["kind"], described["task"], described["target"]) == ("dense", "classification", "y")
+    assert described["classes"] == ["down", "up"]
+    assert sorted(described["columns"]) == ["group", "noise", "x"]
+    assert described["network"]["hidden"] == (4,)
+    assert described["parameters"] == outcome("y").model.weights.size  # type: ignore[attr-defined]
+    json.dumps(described)
     assert "classes" not in outcome("z").model.describe()
 
 

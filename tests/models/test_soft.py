@@ -10,7 +10,7 @@ from kohort.models.additive.bins import make_bins
 from kohort.models.additive.cells import codes_of, columns_of
 from kohort.models.additive.design import count_cells, design_of
 from kohort.models.rows import Rows, encode_rows
-from kohort.models.soft import GRID, Likely, covered, shares_of, soft_columns
+from kohort.models.soft import GRID, ItemProbability, covered, shares_of, soft_columns
 from kohort.tables.blocks import Spread
 from kohort.tables.encoder import Encoder, learn_domain
 from kohort.tables.schema import Schema
@@ -46,7 +46,7 @@ def _rows() -> tuple[Encoder, Rows]:
 
 
 def test_shares_of_a_marginal_are_those_by_hand() -> None:
-    spreads = (Spread(codes=(0, 2)), Spread(codes=(1, 2, 3)), Likely((0.25, 0.75)))
+    spreads = (Spread(codes=(0, 2)), Spread(codes=(1, 2, 3)), ItemProbability((0.25, 0.75)))
     assert shares_of(spreads[:2], NO_EDGES, np.ones(4)).tolist() == [[512, 0, 512, 0], [0, 342, 341, 341]]
     bins, counts = np.asarray([0, 1, 1, 2]), np.asarray([30.0, 20.0, 10.0])
     found = shares_of(spreads[:2], NO_EDGES, np.ones(4), bins=bins, counts=counts)

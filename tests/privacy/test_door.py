@@ -16,7 +16,17 @@ from tests.support.ledgers import Written, open_ledger
 
 from kohort.privacy.contract import Step
 from kohort.privacy.door import Refusal, door
-from kohort.privacy.guarantee import DP, Aggregate, Domain, Encrypted, Guarantee, KAnonymous, Public, Raw, SecureSum
+from kohort.privacy.guarantee import (
+    DP,
+    Aggregate,
+    DomainClaim,
+    Encrypted,
+    Guarantee,
+    KAnonymous,
+    Public,
+    Raw,
+    SecureSum,
+)
 from kohort.privacy.ledger.ledger import LedgerContext
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.privacy.policy import Policy
@@ -201,7 +211,7 @@ def test_a_claim_about_other_rows_than_the_release_is_refused(claim: Guarantee) 
         SUM,
         Encrypted(scheme="bfv", opens="key-holder"),
         Public(what="row count"),
-        Domain(columns=("age",)),
+        DomainClaim(columns=("age",)),
     ],
     ids=lambda claim: claim.kind,
 )

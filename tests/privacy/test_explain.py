@@ -11,7 +11,7 @@ from kohort.methods.registry import methods
 from kohort.privacy.claim_words import claim_in_words
 from kohort.privacy.contract import Contract, Step
 from kohort.privacy.explain import explain
-from kohort.privacy.guarantee import DP, Aggregate, Domain, Guarantee, KAnonymous, KKm, Public, Raw, SecureSum
+from kohort.privacy.guarantee import DP, Aggregate, DomainClaim, Guarantee, KAnonymous, KKm, Public, Raw, SecureSum
 from kohort.runs.agreed import approved_plan_for
 from kohort.runs.config import Plan
 from kohort.runs.explain import explain_plan
@@ -58,10 +58,10 @@ def test_every_step_of_a_runs_contract_is_explained(name: str) -> None:
     steps = [step for step in found.steps if step.task in asked or not step.task.startswith("domain.")]
     assert len(steps) == sum(step.ordered for step in contract)
     assert set(wanted) <= set(listed)
-    for step, told in zip((step for step in contract if step.ordered), steps, strict=True):
-        assert step.says in told.what
+    for step, explained in zip((step for step in contract if step.ordered), steps, strict=True):
+        assert step.says in explained.what
         if step.task != "describe":  # its claim names columns, and a plan does not know them all
-            assert set(step.claims) == set(told.claims)
+            assert set(step.claims) == set(explained.claims)
     assert all(step.says in " ".join(found.text.split()) for step in contract)
 
 
@@ -99,7 +99,7 @@ def test_numbers_recipients_and_claims_are_in_words() -> None:
         (KAnonymous(k=10, l=2, verified=True), "k-anonymous with k = 10, l = 2, verified"),
         (KAnonymous(k=10), "k-anonymous with k = 10, not verified"),
         (KKm(k=4, m=2, verified=True), "k = 4 and m = 2"),
-        (Domain(columns=("age",)), "values and ranges of your rows"),
+        (DomainClaim(columns=("age",)), "values and ranges of your rows"),
     ],
 )
 def test_each_claim_has_words_of_its_own(claim: Guarantee, words: str) -> None:

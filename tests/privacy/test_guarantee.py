@@ -18,7 +18,7 @@ from kohort.privacy.guarantee import (
     DP,
     Aggregate,
     Cells,
-    Domain,
+    DomainClaim,
     Encrypted,
     Guarantee,
     KAnonymous,
@@ -37,7 +37,7 @@ words = st.text(max_size=12)
 guarantees: st.SearchStrategy[Guarantee] = st.one_of(
     st.builds(Raw, rows=counts),
     st.builds(Public, what=words),
-    st.builds(Domain, columns=st.lists(words, max_size=4).map(tuple)),
+    st.builds(DomainClaim, columns=st.lists(words, max_size=4).map(tuple)),
     st.builds(Aggregate, rows=counts),
     st.builds(KAnonymous, k=counts, l=counts, t=st.none() | shares, rows=counts, verified=st.booleans()),
     st.builds(KKm, k=counts, m=counts, rows=counts, verified=st.booleans()),
@@ -69,7 +69,7 @@ def test_json_and_back(claim: Guarantee) -> None:
 
 
 def test_every_kind_has_its_own_word() -> None:
-    every = [Raw, Public, Domain, Aggregate, KAnonymous, KKm, DP, Encrypted, SecureSum]
+    every = [Raw, Public, DomainClaim, Aggregate, KAnonymous, KKm, DP, Encrypted, SecureSum]
     assert len({kind.kind for kind in every}) == len(every)
     assert {kind.kind for kind in every} <= set(module._KINDS)
 
@@ -175,8 +175,8 @@ SUM = SecureSum(sites=5, threshold=4, colluders=1, opens="hub: the total")
         (KKm(k=5, m=2, verified=True), KKm(k=5, m=1, verified=True), False),
         (KKm(k=5, m=2, verified=True), KKm(k=5, m=2), False),
         (KKm(k=5, m=2), KKm(k=5, m=2, verified=True), True),
-        (Domain(columns=("a", "b")), Domain(columns=("b",)), True),
-        (Domain(columns=("a", "b")), Domain(columns=("b", "c")), False),
+        (DomainClaim(columns=("a", "b")), DomainClaim(columns=("b",)), True),
+        (DomainClaim(columns=("a", "b")), DomainClaim(columns=("b", "c")), False),
         (Cells(least=5), Cells(least=5), True),
         (Cells(least=5), Cells(least=4), False),
         (Pairs(least=5), Pairs(least=5), True),

@@ -132,8 +132,8 @@ def test_new_rows_of_a_group_are_a_part_of_their_own() -> None:
         book.admit("rows", "0", TEN, version="v1", least=3, site="site-1")
         batches = {name: 1 for name in changed if name != "site-1"}
         if allowed:
-            told = book.shared("v2")
-            book.admit("rows", "1", TEN, version="v2", least=3, site="site-1", batches=batches, announced=told)
+            shared = book.shared("v2")
+            book.admit("rows", "1", TEN, version="v2", least=3, site="site-1", batches=batches, announced=shared)
             assert book.batch("rows", "v2") == 1
         else:
             with pytest.raises(RefusedError, match="rows here changed"):
@@ -141,9 +141,9 @@ def test_new_rows_of_a_group_are_a_part_of_their_own() -> None:
 
 
 def test_what_cannot_be_a_book_is_refused() -> None:
-    for told in (b"{", b"[]", b'{"rows":1}', b'{"rows":[-1,[]]}', b'{"rows":["1",[]]}', b'{"rows":[0,5]}'):
+    for shared in (b"{", b"[]", b'{"rows":1}', b'{"rows":[-1,[]]}', b'{"rows":["1",[]]}', b'{"rows":[0,5]}'):
         with pytest.raises(IntegrityError, match="cannot be read"):
-            OpeningBook().receive(told)
+            OpeningBook().receive(shared)
 
 
 openings_of_six = st.lists(st.frozensets(st.sampled_from("abcdefghi"), min_size=3), min_size=1, max_size=7)
@@ -159,20 +159,20 @@ def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(
     """
     books = {site: OpeningBook() for site in "abcdefghi"}
     opened: list[frozenset[str]] = []
-    told: dict[int, dict[str, bytes]] = {}
+    shared: dict[int, dict[str, bytes]] = {}
     begins = sorted(range(len(asked)), key=lambda number: (max(0, number - waits[number]), number))
     for number, sites in enumerate(asked):
         while begins and max(0, begins[0] - waits[begins[0]]) <= number:
             now = begins.pop(0)
             run = f"{'run' if one_name else now}:{now}"
-            told[now] = {site: books[site].shared("v", run) for site in asked[now]}
+            shared[now] = {site: books[site].shared("v", run) for site in asked[now]}
             for site in asked[now]:
-                for book in told[now].values():
+                for book in shared[now].values():
                     books[site].receive(book, run)
         name, given = f"{'run' if one_name else number}:{number}:task:0", {"version": "v", "least": 3, "colluders": 0}
         try:
             for site in sorted(sites):
-                own = {"site": site, "announced": told[number][site], **given}
+                own = {"site": site, "announced": shared[number][site], **given}
                 books[site].admit("rows", name, tuple(sites), batches={}, **own)
         except RefusedError:
             continue  # one of them refuses: nothing opens; those who noted it are only more careful
@@ -183,14 +183,14 @@ def test_whatever_a_hub_opens_no_difference_shows_fewer_than_three(
 def test_a_session_that_waited_opens_nothing_new() -> None:
     """What others opened in between is unknown to the sites that the session compared books with."""
     book = OpeningBook()
-    told = book.shared("v1", "run 1:plan")
+    shared = book.shared("v1", "run 1:plan")
     admit(book, "run 2:plan:task:0", numbered(1, 2, 3, 4, 5))
     with pytest.raises(RefusedError, match="after the sites of this sum had compared their books"):
-        book.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, announced=told)
+        book.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, announced=shared)
     same = OpeningBook()
     admit(same, "run 2:plan:task:0", TEN)
-    same.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, announced=told)
-    same.admit("rows", "run 1:plan:task:1", TEN, version="v1", least=3, batches={}, announced=told)
+    same.admit("rows", "run 1:plan:task:0", TEN, version="v1", least=3, batches={}, announced=shared)
+    same.admit("rows", "run 1:plan:task:1", TEN, version="v1", least=3, batches={}, announced=shared)
     assert same.shared("v1", "run 2:plan") != same.shared("v1", "run 2:other plan"), "a hub chooses the names of runs"
 
 

@@ -14,7 +14,7 @@ from kohort.privacy.guarantee import (
     DP,
     Aggregate,
     Cells,
-    Domain,
+    DomainClaim,
     Encrypted,
     Guarantee,
     KAnonymous,
@@ -39,13 +39,13 @@ LET_OUT: list[tuple[Policy, Guarantee]] = [
     (CAREFUL, SecureSum(sites=3, threshold=3, colluders=1, opens="hub")),
     (CAREFUL, Encrypted(scheme="bfv", opens="key-holder")),
     (OPEN, Raw(rows=3)),
-    (OPEN, Domain(columns=("age",))),
+    (OPEN, DomainClaim(columns=("age",))),
     (OPEN, DP(epsilon=1e6, delta=1e-3)),
     (Policy(), DP(epsilon=10.0, delta=1e-6)),
 ]
 KEPT_IN: list[tuple[Policy, Guarantee, str]] = [
     (CAREFUL, Raw(rows=10**6), "raw rows"),
-    (CAREFUL, Domain(columns=("age", "sex")), "2 columns"),
+    (CAREFUL, DomainClaim(columns=("age", "sex")), "2 columns"),
     (CAREFUL, Aggregate(rows=99), "min_rows 100"),
     (CAREFUL, KAnonymous(k=5, l=2, t=0.3), "not verified"),
     (CAREFUL, KAnonymous(k=4, l=2, t=0.3, verified=True), "min_k 5"),
@@ -97,7 +97,7 @@ def test_every_policy_has_a_cap_on_epsilon_over_all_runs() -> None:
 
 
 def test_every_kind_is_judged_both_ways() -> None:
-    every = {Raw, Public, Domain, Aggregate, KAnonymous, KKm, DP, Encrypted, SecureSum}
+    every = {Raw, Public, DomainClaim, Aggregate, KAnonymous, KKm, DP, Encrypted, SecureSum}
     assert {type(claim) for _, claim in LET_OUT} == every
     assert {type(claim) for _, claim, _ in KEPT_IN} == every - {Public}  # public by declaration
 
@@ -260,7 +260,7 @@ def test_cells_of_totals_are_as_large_as_the_policy_says(least: int, is_let_out:
         (CAREFUL, KAnonymous(k=4, l=2, t=0.3, verified=True), None, "policy.min_k,"),
         (CAREFUL, SecureSum(sites=2, threshold=2, colluders=0, opens="hub"), None, "policy.min_sum_sites,"),
         (Policy(), Pairs(least=1), None, 'policy.pairs = "open"'),
-        (CAREFUL, Domain(columns=("age",)), None, "relax [policy] at sites you own"),
+        (CAREFUL, DomainClaim(columns=("age",)), None, "relax [policy] at sites you own"),
     ],
 )
 def test_after_a_refusal_the_key_that_would_allow_it_is_named(

@@ -1,4 +1,4 @@
-"""The engine: one receipt a request, costs as carried, tasks found by name at the site and nowhere else."""
+"""The engine: one receipt per request, costs as carried, tasks found by name at the site and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slow, obvious twin of private training: one site, float64, one gradient a row.
+"""The slow, obvious twin of private training: one site, float64, one gradient per row.
 
 It exists to be compared with `kohort.models.dp_sgd.fit` in tests and shares no code with its kernel. No run uses it.
 """

@@ -73,12 +73,12 @@ def test_a_damaged_audit_is_exit_6(tmp_path: Path, content: str) -> None:
         with_audits([run_of("a", "secure-sum")], tmp_path / "a.json")
 
 
-def told(*runs: dict[str, Any]) -> str:
+def trade_off_of(*runs: dict[str, Any]) -> str:
     return " ".join(recommendation([check_run(run, where="a test") for run in runs]))
 
 
 def test_the_best_score_does_not_win_when_rows_left() -> None:
-    said = told(
+    said = trade_off_of(
         run_of("central", "raw", accuracy=0.9),
         run_of("partial", "k-anonymous", accuracy=0.89),
         run_of("fedavg", "secure-sum", accuracy=0.8, attack=0.5),
@@ -88,7 +88,9 @@ def test_the_best_score_does_not_win_when_rows_left() -> None:
 
 
 def test_a_run_whose_members_show_is_not_recommended() -> None:
-    said = told(run_of("leaky", "secure-sum", accuracy=0.9, attack=0.7), run_of("other", "secure-sum", accuracy=0.8))
+    said = trade_off_of(
+        run_of("leaky", "secure-sum", accuracy=0.9, attack=0.7), run_of("other", "secure-sum", accuracy=0.8)
+    )
     assert "other has the best accuracy" in said
     assert "leaky has 0.9000; a membership attack on it is better than guessing" in said
 
@@ -96,12 +98,12 @@ def test_a_run_whose_members_show_is_not_recommended() -> None:
 def test_where_the_hub_reads_totals_the_best_run_in_which_sites_alone_do_is_named() -> None:
     sealed = run_of("additive", "secure-sum", accuracy=0.8, attack=0.5)
     sealed["disclosed"] = [{**one, "shown_as": "sealed totals"} for one in sealed["disclosed"]]
-    said = told(sealed, run_of("trees", "secure-sum", accuracy=0.9, attack=0.5))
+    said = trade_off_of(sealed, run_of("trees", "secure-sum", accuracy=0.9, attack=0.5))
     assert "trees has the best accuracy: 0.9000" in said
     assert "The hub reads the totals of trees, and a cell of them may be over few persons." in said
     assert "Of additive, sites alone read the totals; it has 0.8000" in said
     assert "kohort audit tries stronger attacks" in said
-    alone = told(sealed, run_of("central", "raw", accuracy=0.9))
+    alone = trade_off_of(sealed, run_of("central", "raw", accuracy=0.9))
     assert "additive has the best accuracy" in alone
     assert "The hub reads" not in alone
 
@@ -116,12 +118,12 @@ def test_a_budget_that_leaves_rows_out_bounds_not_every_attack() -> None:
         dp={"scope": "rows of high risk; rows of low risk: no guarantee"},
     )
     whole = run_of("fedavg", "dp", epsilon=1.0, delta=1e-5, unit="row", accuracy=0.7)
-    assert "No run has a budget over all rows" in told(part, run_of("other", "secure-sum"))
-    assert "fedavg has 0.7000 with epsilon 1" in told(part, whole)
+    assert "No run has a budget over all rows" in trade_off_of(part, run_of("other", "secure-sum"))
+    assert "fedavg has 0.7000 with epsilon 1" in trade_off_of(part, whole)
 
 
 def test_one_run_is_no_choice() -> None:
-    assert told(run_of("fedavg", "secure-sum")) == ""
+    assert trade_off_of(run_of("fedavg", "secure-sum")) == ""
 
 
 def test_the_twin_of_a_report_holds_the_attacks(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kohort.report.printing import find_browser, print_pdf
 SECRETS = ("secret-site", "/secret/table.csv", "7771", "8882", "secret note", "secret reason", "secret warning")
 
 
-def told() -> dict[str, Any]:
+def made() -> dict[str, Any]:
     run = finished(
         site_rows={"secret-site": 7771},
         notes=["secret note"],
@@ -43,7 +43,7 @@ def told() -> dict[str, Any]:
 def test_the_external_edition_holds_nothing_of_single_sites_and_machines(tmp_path: Path) -> None:
     plan = {"data": {"table": "/secret/table.csv", "target": "y"}, "policy": {"min_k": 8882}, "train": {"rounds": 3}}
     twin = write_report(
-        tmp_path / "x.html", [told(), failed(error="secret reason")], title="x", plan=plan, edition="external"
+        tmp_path / "x.html", [made(), failed(error="secret reason")], title="x", plan=plan, edition="external"
     )
     for content in ((tmp_path / "x.html").read_text(), twin.read_text()):
         assert [one for one in SECRETS if one in content and one != "7771"] == []
@@ -55,7 +55,7 @@ def test_the_external_edition_holds_nothing_of_single_sites_and_machines(tmp_pat
         assert kept in text
     assert "1 took no part" in text
     assert "always the commonest class, accuracy 0.7500; a regression on the rows of all sites, accuracy 0.8100" in text
-    assert "secret-site" in render([told()], title="x")
+    assert "secret-site" in render([made()], title="x")
 
 
 def test_no_count_of_few_rows_can_be_read_from_the_external_edition(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_no_count_of_few_rows_can_be_read_from_the_external_edition(tmp_path: Pa
     }
     run = finished(attacks=[found, missed], calibration=calibration, risk={**risk, "why": ""})
     shown = edited(run, "external")
-    told = json.dumps(shown)
+    made = json.dumps(shown)
     assert not [
-        one for one in (str(2 / 39), str(3 / 977), str(1 / 7), str(3 / 90), "secret note", "details") if one in told
+        one for one in (str(2 / 39), str(3 / 977), str(1 / 7), str(3 / 90), "secret note", "details") if one in made
     ]
     assert shown["attacks"][0]["success"] == 0.051
     assert shown["attacks"][1]["note"] == "no rows"
@@ -89,7 +89,7 @@ def test_no_count_of_few_rows_can_be_read_from_the_external_edition(tmp_path: Pa
 
 
 def test_the_internal_edition_is_the_run_itself() -> None:
-    assert edited(told(), "internal") == told()
+    assert edited(made(), "internal") == made()
     assert edited_plan({"data": {"table": "t"}}, "internal") == {"data": {"table": "t"}}
     assert edited_plan(None, "external") is None
 

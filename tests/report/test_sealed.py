@@ -27,8 +27,8 @@ def left(*tasks: str) -> list[dict[str, Any]]:
 
 
 def additive(**more: Any) -> dict[str, Any]:
-    told = described(left(TRAINING.total.name, TRAINING.tell.name), {"method": {"name": "additive"}})
-    return finished("additive", disclosed=[disclosure("public", "public(what=row count)"), *told], **more)
+    entries = described(left(TRAINING.total.name, TRAINING.tell.name), {"method": {"name": "additive"}})
+    return finished("additive", disclosed=[disclosure("public", "public(what=row count)"), *entries], **more)
 
 
 @pytest.mark.parametrize(("method", "kind"), [("additive", DISCLOSED), ("trees", DISCLOSED_SPLITS)])
@@ -40,8 +40,8 @@ def test_the_tasks_of_learners_are_known_also_as_the_learner_of_another_method(m
 
 
 def test_the_verdict_on_a_forest_names_its_splits() -> None:
-    told = described(left(TREES.total.name, TREES.tell.name), {"method": {"name": "trees"}})
-    found = verdict_on(check_run(finished("trees", disclosed=told), where="a test"))
+    entries = described(left(TREES.total.name, TREES.tell.name), {"method": {"name": "trees"}})
+    found = verdict_on(check_run(finished("trees", disclosed=entries), where="a test"))
     assert found.headline == "The hub reads bins, splits and the model; sites alone read totals"
     assert "how trees split" in " ".join(found.sentences)
     assert "rounded" not in " ".join(found.sentences)
@@ -63,11 +63,11 @@ def test_totals_that_the_hub_reads_are_not_called_sealed(tasks: tuple[str, ...],
 
 
 def test_the_verdict_names_what_the_hub_reads_and_what_sites_read() -> None:
-    told = verdict_on(check_run(additive(), where="a test"))
-    assert told.headline == "The hub reads bins, their counts and the model; sites alone read totals"
-    assert "bins, counts and model from 303 rows, to hub" in told.sentences[1]
-    assert "may be over few persons" not in " ".join(told.sentences)
-    assert SEALED in told.unprotected
+    entries = verdict_on(check_run(additive(), where="a test"))
+    assert entries.headline == "The hub reads bins, their counts and the model; sites alone read totals"
+    assert "bins, counts and model from 303 rows, to hub" in entries.sentences[1]
+    assert "may be over few persons" not in " ".join(entries.sentences)
+    assert SEALED in entries.unprotected
     both = [*described(left("additive.total", "additive.disclose"), None), *left("other.sum")]
     mixed = verdict_on(check_run(finished("x", disclosed=both), where="a test"))
     assert mixed.headline == "Only totals over several sites can be read"

@@ -43,13 +43,13 @@ def item(kind: str, *, rows: int = 100, size: int = 4000, recipient: str = "hub"
     ],
 )
 def test_the_headline_is_the_weakest_release(kinds: tuple[str, ...], headline: str, tone: str) -> None:
-    told = verdict_on(run_with(item("public"), *(item(kind) for kind in kinds)))
-    assert (told.headline, told.tone) == (headline, tone)
+    verdict = verdict_on(run_with(item("public"), *(item(kind) for kind in kinds)))
+    assert (verdict.headline, verdict.tone) == (headline, tone)
 
 
 def test_a_few_bytes_about_anonymous_rows_are_counts() -> None:
-    told = verdict_on(run_with({**item("k-anonymous", rows=22_793, size=880), "releases": 10}, item("aggregate")))
-    assert told.headline == "Numbers of single sites left them"
+    verdict = verdict_on(run_with({**item("k-anonymous", rows=22_793, size=880), "releases": 10}, item("aggregate")))
+    assert verdict.headline == "Numbers of single sites left them"
     counts = run_with({**item("k-anonymous", rows=22_793, size=880), "releases": 10}).disclosed[0]
     assert counts.label == "counts of k-anonymous rows"
     assert run_with(item("k-anonymous", rows=100, size=100)).disclosed[0].label == "k-anonymous rows"
@@ -58,11 +58,11 @@ def test_a_few_bytes_about_anonymous_rows_are_counts() -> None:
 def test_less_than_a_byte_per_row_is_classes_and_no_page_says_that_no_row_left() -> None:
     classes = {**item("k-km", rows=22_793, size=14_496), "releases": 10}
     run = run_with(classes, item("aggregate"), risk=RISK)
-    told = verdict_on(run)
+    verdict = verdict_on(run)
     assert run.disclosed[0].label == "classes of (k, k^m)-anonymous rows"
-    assert told.headline == "Classes of generalised rows and numbers of single sites left the sites"
-    assert told.sentences[2].startswith("Classes that left cannot be called back")
-    assert any("intersecting their classes" in text for text in told.unprotected)
+    assert verdict.headline == "Classes of generalised rows and numbers of single sites left the sites"
+    assert verdict.sentences[2].startswith("Classes that left cannot be called back")
+    assert any("intersecting their classes" in text for text in verdict.unprotected)
     page = finished("syntactic", disclosed=[classes], risk=RISK)
     assert "classes of at least k rows left, and no row by itself" in Reader(render([page], title="x")).text
     several = Reader(render([page, finished("fedavg", risk=RISK)], title="x")).text
@@ -117,9 +117,9 @@ def test_totals_without_noise_may_be_over_few_persons_on_every_page() -> None:
 
 
 def test_a_simulation_and_the_sites_that_took_no_part_are_said() -> None:
-    told = verdict_on(run_with(item("secure-sum"), refused={"north": "policy"}, dropped={"south": "late"}))
-    assert "2 took no part or dropped out" in told.sentences[0]
-    assert any("one process" in text for text in told.unprotected)
+    verdict = verdict_on(run_with(item("secure-sum"), refused={"north": "policy"}, dropped={"south": "late"}))
+    assert "2 took no part or dropped out" in verdict.sentences[0]
+    assert any("one process" in text for text in verdict.unprotected)
     served = verdict_on(run_with(item("secure-sum"), engine="flower"))
     assert not any("one process" in text for text in served.unprotected)
 
@@ -153,9 +153,9 @@ def test_what_rows_and_sums_leave_open_is_on_page_one() -> None:
 
 def test_a_budget_that_leaves_something_out_does_not_claim_to_bound_everything() -> None:
     part = {**NOISE, "dp": {"scope": "rows of high risk; rows of low risk: no guarantee", "whom": "row"}}
-    told = verdict_on(run_with(item("dp"), item("aggregate"), **part))
-    assert "what else left has no noise" in told.sentences[2]
-    assert "rows of low risk: no guarantee" in told.budget
+    verdict = verdict_on(run_with(item("dp"), item("aggregate"), **part))
+    assert "what else left has no noise" in verdict.sentences[2]
+    assert "rows of low risk: no guarantee" in verdict.budget
     exact = verdict_on(run_with(item("dp"), item("aggregate"), **NOISE))
     assert "what else left has no noise" in exact.sentences[2]
     counted = verdict_on(run_with(item("dp"), item("secure-sum"), **NOISE))  # such as exact counts for the domain

@@ -135,9 +135,9 @@ def test_three_join_three_leave_and_one_is_refused(made: Deployment) -> None:
     assert np.array_equal(weights(third), weights(first))
     for folder, sites in ((second, 8), (third, 5)):
         check_run_folder(folder)
-        told = json.loads((folder / "run.json").read_bytes())
-        assert told["sites"] == len(told["site_rows"]) == len(told["facts"]["members"]) == sites
-        assert load_state(folder / "hub" / FILE).members == set(told["facts"]["members"])
+        record = json.loads((folder / "run.json").read_bytes())
+        assert record["sites"] == len(record["site_rows"]) == len(record["facts"]["members"]) == sites
+        assert load_state(folder / "hub" / FILE).members == set(record["facts"]["members"])
     assert "8 sites" in next((second / "model").glob("*.md")).read_text()
 
 

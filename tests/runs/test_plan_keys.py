@@ -127,9 +127,9 @@ def test_the_command_ends_with_2_names_the_key_and_writes_nothing(
     override: str, tmp_path: Path, kohort_here: Call
 ) -> None:
     example = next(path for path in EXAMPLES if path.stem == "oneshot")
-    code, told, said = kohort_here("run", example, "--out", tmp_path / "out", "--json", "--set", override)
+    code, printed, said = kohort_here("run", example, "--out", tmp_path / "out", "--json", "--set", override)
     assert code == 2
-    assert told == ""
+    assert printed == ""
     assert f"method 'oneshot' does not read {override.partition('=')[0]}" in said
     assert not (tmp_path / "out").exists()
 

@@ -23,7 +23,7 @@ from kohort.runs.config import Plan, load_plan, read_plan
 from kohort.runs.preflight import SitesCompared, run_preflight
 from kohort.runs.run import run
 from kohort.tables.harmonise.compare import compare_profiles
-from kohort.tables.harmonise.mapping import SiteMapping, TableMapping
+from kohort.tables.harmonise.mapping import SiteTableMapping, TableMapping
 from kohort.tables.harmonise.profiles import profile_table
 from kohort.tables.schema import Schema
 from kohort.transport.deployment.hub import HubFolder
@@ -105,9 +105,9 @@ def test_no_rare_value_and_no_site_of_a_value_is_told(compared: tuple[SitesCompa
     assert b'"quantiles"' in heard  # the search finds what is there
     assert RARE.encode() not in heard
     assert b"INTENSIVE" not in heard  # frequent ones are named in a sum, never in a message
-    missing = {profile.site: profile.columns["outcome"].missing for profile in found.told.profiles}
+    missing = {profile.site: profile.columns["outcome"].missing for profile in found.answers.profiles}
     assert missing == dict.fromkeys(NAMES, "none")  # six and eight rows lack it: too few to say so
-    assert RARE not in {one.text for several in found.told.counted.values() for one in several}
+    assert RARE not in {one.text for several in found.answers.counted.values() for one in several}
     assert all(not one.sites for one in found.comparison.disagreements if one.kind in ("spelling", "yes/no"))
 
 
@@ -117,13 +117,13 @@ def test_rows_without_a_target_and_classes_are_secure_totals(
     found = compared[0]
     outcomes = pl.concat([frame.select("outcome") for frame in hospitals().values()])["outcome"]
     counts = dict(outcomes.drop_nulls().value_counts().iter_rows())
-    assert dict(found.told.classes) == counts
+    assert dict(found.answers.classes) == counts
     weights = {text: round(sum(counts.values()) / (2 * count), 4) for text, count in sorted(counts.items())}
     assert found.balanced_weights() == weights
     split = {"ill": counts["ill"] - 3, "ILL": 3, "well": counts["well"]}
-    spelt = TableMapping(general=SiteMapping(values={"outcome": {"ill": ("ILL",)}}))
+    spelt = TableMapping(general=SiteTableMapping(values={"outcome": {"ill": ("ILL",)}}))
     mapped = replace(
-        found, told=replace(found.told, classes=split), comparison=replace(found.comparison, mapping=spelt)
+        found, answers=replace(found.answers, classes=split), comparison=replace(found.comparison, mapping=spelt)
     )
     assert mapped.balanced_weights() == weights
     (entry,) = found.left_out("outcome", missing="impute", min_cell=10)
@@ -234,9 +234,9 @@ def _clean(rows_without_target: Mapping[str, int]) -> dict[str, pl.DataFrame]:
 def test_a_real_hub_tells_rows_left_out_as_secure_totals(few: dict[str, int], count: int | str, tmp_path: Path) -> None:
     deployed = Deployed.make(tmp_path, plan=LEARNING, tables=_clean(few))
     outcome = deployed.run("out", seed=1, servers=Listening(deployed.sites))
-    told = {entry.why: entry.count for entry in outcome.left_out}
-    assert told["the target outcome is missing"] == count
-    assert told["a class of outcome that fewer than 10 persons share"] == "<10"
+    answers = {entry.why: entry.count for entry in outcome.left_out}
+    assert answers["the target outcome is missing"] == count
+    assert answers["a class of outcome that fewer than 10 persons share"] == "<10"
 
 
 def test_a_real_hub_says_where_nothing_is_counted(tmp_path: Path) -> None:

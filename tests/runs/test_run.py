@@ -37,22 +37,28 @@ def test_one_json_object_with_every_key(
     code, shown, said = kohort_here("run", plan_file, "--out", out, "--json", *chosen)
     assert code == 0, said
     assert shown.count("\n") == 1
-    told = json.loads(shown)
-    assert set(told) >= KEYS
-    assert (told["method"], told["engine"], told["seed"], told["sites"], told["rounds"]) == (method, "local", 4, 3, 2)
-    assert set(told["metrics"]) >= MEASURES
-    assert set(told["seconds"]) >= {"slowest_site", "hub", "transfer", "cpu_total", "wall"}
-    assert set(told["bytes"]) >= {"up", "down"}
-    assert all(set(item) >= {"recipient", "kind", "rows", "guarantee"} for item in told["disclosed"])
-    assert [item["round"] for item in told["history"]] == [1, 2]
-    assert (told["received"] is None) == (method == "fedavg")
-    if told["received"]:
-        assert pl.read_parquet(told["received"]).height == sum(told["site_rows"].values())
+    record = json.loads(shown)
+    assert set(record) >= KEYS
+    assert (record["method"], record["engine"], record["seed"], record["sites"], record["rounds"]) == (
+        method,
+        "local",
+        4,
+        3,
+        2,
+    )
+    assert set(record["metrics"]) >= MEASURES
+    assert set(record["seconds"]) >= {"slowest_site", "hub", "transfer", "cpu_total", "wall"}
+    assert set(record["bytes"]) >= {"up", "down"}
+    assert all(set(item) >= {"recipient", "kind", "rows", "guarantee"} for item in record["disclosed"])
+    assert [item["round"] for item in record["history"]] == [1, 2]
+    assert (record["received"] is None) == (method == "fedavg")
+    if record["received"]:
+        assert pl.read_parquet(record["received"]).height == sum(record["site_rows"].values())
     stored = json.loads((out / "run.json").read_bytes())
-    assert stored == told
+    assert stored == record
     assert load_plan(json.loads((out / "plan.json").read_bytes())).method == method
     assert load_model(out).classes == ("ill", "well")
-    assert verify_ledger(out).head == told["ledger_head"]
+    assert verify_ledger(out).head == record["ledger_head"]
     assert not list(out.rglob(".*")), "temporary files were left"
     assert not (out / "state").exists()
 
@@ -71,12 +77,12 @@ def test_the_same_seed_gives_the_same_files(plan_file: Path, tmp_path: Path) -> 
 def test_the_order_of_what_was_disclosed_does_not_depend_on_the_process(
     plan_file: Path, tmp_path: Path, kohort: Callable[..., Any]
 ) -> None:
-    told = []
+    record = []
     for seed in ("1", "2"):
         done = kohort("run", plan_file, "--out", tmp_path / seed, "--json", env={"PYTHONHASHSEED": seed})
-        told.append(json.loads(done.stdout))
-    assert told[0]["disclosed"] == told[1]["disclosed"]
-    assert told[0]["ledger_head"] == told[1]["ledger_head"]
+        record.append(json.loads(done.stdout))
+    assert record[0]["disclosed"] == record[1]["disclosed"]
+    assert record[0]["ledger_head"] == record[1]["ledger_head"]
 
 
 def test_secure_randomness_differs_and_says_so(plan_file: Path) -> None:
@@ -167,10 +173,10 @@ def test_training_that_diverges_is_said(plan_file: Path, tmp_path: Path, kohort_
         "--set",
         "train.optimizer=sgd",
     ]
-    code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json", *chosen)
-    assert code == 2, (told, said)
+    code, record, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json", *chosen)
+    assert code == 2, (record, said)
     assert "diverged" in said
-    assert told == ""
+    assert record == ""
     assert not (tmp_path / "out" / "run.json").exists()
 
 
@@ -183,7 +189,11 @@ def test_a_number_can_be_predicted(tmp_path: Path) -> None:
             "data": {"table": "in-memory table", "target": "y", "features": ["x"]},
             "sites": {"count": 2},
             "model": {"kind": "linear"},
-            "train": {"rounds": 60, "lr": 0.05, "batch": 32},  # 70 rows per site: a little more than two steps a round
+            "train": {
+                "rounds": 60,
+                "lr": 0.05,
+                "batch": 32,
+            },  # 70 rows per site: a little more than two steps per round
             "policy": {"min_rows": 1},
         }
     )
@@ -221,11 +231,11 @@ def test_an_interrupt_is_exit_130_and_leaves_a_sound_ledger(plan_file: Path, tmp
     while not list((out / "state").glob("checkpoint-*")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    told, said = process.communicate(timeout=600)
+    record, said = process.communicate(timeout=600)
     assert process.returncode == 130, said
     assert "interrupted" in said
     assert "Traceback" not in said
-    assert told == ""
+    assert record == ""
     assert not (out / "run.json").exists()
     verify_ledger(out)
 
@@ -244,11 +254,11 @@ def test_a_full_disk_is_exit_7(size: str, plan_file: Path, tmp_path: Path, kohor
     if not _tiny_disk(disk, size):
         pytest.skip("no right to mount a small disk here; the planted fault below covers the code")
     try:
-        code, told, said = kohort_here("run", plan_file, "--out", disk / "out", "--set", "train.rounds=40", "--json")
-        assert code == 7, (told, said)
+        code, record, said = kohort_here("run", plan_file, "--out", disk / "out", "--set", "train.rounds=40", "--json")
+        assert code == 7, (record, said)
         assert "no space left" in said
         assert said.strip().count("\n") == 0
-        assert told == ""
+        assert record == ""
         assert not (disk / "out" / "run.json").exists()
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -273,10 +283,10 @@ def test_a_planted_full_disk_is_exit_7(
             return full() if Path(target).name == place else real(self, target)
 
         monkeypatch.setattr(files.Path, "replace", replace)
-    code, told, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json")
+    code, record, said = kohort_here("run", plan_file, "--out", tmp_path / "out", "--json")
     monkeypatch.undo()
     assert code == 7, said
-    assert told == ""
+    assert record == ""
     assert "no space left" in said
     assert not (tmp_path / "out" / "run.json").exists()
     assert not [path for path in (tmp_path / "out").rglob(".*") if path.is_file()], "temporary files were left"

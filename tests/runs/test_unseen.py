@@ -58,7 +58,7 @@ def test_an_unknown_category_is_an_error_where_the_plan_says_so(outcome: kohort.
     with pytest.warns(UserWarning, match=r"unknown to the model: ward \(3\)"):
         outcome.model.predict(new)
     strict = trained(unseen="error")
-    with pytest.raises(DataError, match=r"'ward' has 3 row\(s\)"):
+    with pytest.raises(DataError, match="'ward' has 3 rows"):
         strict.model.predict(new)
     assert len(strict.model.predict(new.tail(17))) == 17
     (unjudged,) = [entry for entry in strict.left_out if entry.what == "test rows"]
@@ -79,4 +79,4 @@ def test_predict_says_how_it_reads_them(
     assert "any of its column" not in said
     code, _, said = kohort_here("predict", folder, new, "--out", tmp_path / "q.csv", "--unseen", "error")
     assert code == 3
-    assert "'ward' has 20 row(s)" in said
+    assert "'ward' has 20 rows" in said

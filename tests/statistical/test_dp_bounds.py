@@ -65,7 +65,7 @@ def test_dp_all_rows_of_a_person_are_clipped_as_one(tmp_path: Path) -> None:
 
 
 def test_dp_every_row_of_a_person_takes_part(tmp_path: Path) -> None:
-    """With one row a person, rows that contradict the first one would change nothing."""
+    """With one row per person, rows that contradict the first one would change nothing."""
     clip = 5.0  # above every gradient, so that the mean shows
     norms = []
     for rows in (None, "all"):

@@ -112,7 +112,7 @@ def test_dp_selection_costs_what_its_tries_released(table: Path, tmp_path: Path)
 def test_dp_selection_adds_the_noise_it_counts_with(table: Path, tmp_path: Path, ahead: float, kept: int) -> None:
     """The first try gets one standard deviation of noise, the second none but a lead of nearly, or just above, that."""
     settings = [variant(table, lr) for lr in (0.01, 1.0)]
-    price = private_choice.price_of(
+    price = private_choice.selection_cost(
         [one.plan for one in settings], tries=TRIES, population=populate(settings[0].plan, Streams.seeded(0))
     )
     known = {"score": mock.Mock(), "tries": mock.Mock()}

@@ -80,8 +80,8 @@ def test_dp_sgd_on_sampled_batches(tmp_path: Path) -> None:
     assert drawn.var() == pytest.approx(ROWS * steps * rate * (1 - rate), rel=0.5)
     claim = found.large.claims[0]
     assert_covers(claim["epsilon"], epsilon(sigma, steps=rounds * steps, rate=batch / ROWS), waste=0.06)
-    ((told, said, counted),) = gaussian_events(claim)
-    assert (told, said) == (rounds * steps, pytest.approx(sigma, rel=0.01))
+    ((steps_claimed, said, counted),) = gaussian_events(claim)
+    assert (steps_claimed, said) == (rounds * steps, pytest.approx(sigma, rel=0.01))
     assert batch / ROWS <= counted <= 1.03 * batch / ROWS
 
 

@@ -105,5 +105,5 @@ def test_bad_columns() -> None:
         learn_domain(FRAME.drop("age"), schema())
     with pytest.raises(DataError, match="'age' has no value"):
         learn_domain(FRAME.with_columns(age=pl.lit(None, dtype=pl.Int64)), schema())
-    with pytest.raises(DataError, match=r"declared a number but 2 row\(s\) hold none"):
+    with pytest.raises(DataError, match=r"declared a number but has none in 2 rows"):
         learn_domain(FRAME, schema(kinds={"city": "number"}))

@@ -185,7 +185,7 @@ def test_dates_are_numbers() -> None:
 
 def test_unseen_categories_go_to_other_or_are_an_error() -> None:
     new = FRAME.with_columns(city=pl.Series(["Zurich", "a", None, "Zurich"]))
-    with pytest.raises(DataError, match=r"column 'city' has 2 row\(s\)") as caught:
+    with pytest.raises(DataError, match="column 'city' has 2 rows") as caught:
         make().transform(new)
     assert "Zurich" not in str(caught.value)
     encoder = make(other=["city"])
@@ -250,7 +250,7 @@ def test_bad_targets() -> None:
         make(FRAME.with_columns(y=pl.lit("no")))
     with pytest.raises(DataError, match="lacks the target column 'y'"):
         make().target(FRAME.drop("y"))
-    with pytest.raises(DataError, match=r"'y' has 4 row\(s\)"):
+    with pytest.raises(DataError, match="'y' has 4 rows"):
         make().target(FRAME.with_columns(y=pl.lit("maybe")))
     free = make(FRAME.drop("y"), target=None)
     assert free.classes is None
@@ -366,7 +366,7 @@ def test_generalised_dates_are_the_mean_of_their_leaves(dtype) -> None:
     encoder = make(frame, items=[])
     texts = [canonical_text(value) for value in frame["x"].to_list()]
     years = Hierarchy.of("x", {text: [text[:4], "*"] for text in texts})
-    told = pl.DataFrame({"x": ["<2020>", "<2021>", "*", "<2022>"]})
+    years_cut = pl.DataFrame({"x": ["<2020>", "<2021>", "*", "<2022>"]})
     exact = encoder.transform(frame)[:, 0]
-    found = encoder.transform(told, generalised=True, hierarchies={"x": years})[:, 0]
+    found = encoder.transform(years_cut, generalised=True, hierarchies={"x": years})[:, 0]
     assert found[[0, 1, 3]] == pytest.approx([exact[:2].mean(), exact[2], exact[3]])

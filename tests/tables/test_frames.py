@@ -110,7 +110,7 @@ SECRET = "topsecret"
         (f"a,b\n1,{SECRET}\n".encode("utf-16")[:-1], "not utf-16"),
         (f"a,b\n1,{SECRET}\x00\n".encode(), "NUL"),
         (b"a,b,a\n1,2,3\n", "column twice: a"),
-        (b"a,,b\n1,2,3\n", r"1 column\(s\) without a name"),
+        (b"a,,b\n1,2,3\n", "1 column without a name"),
         (b"a,b\n1,inf\n2,-inf\n", r"infinite numbers in: b \(2\)"),
         (b"a,b\n1,1e999\n", "infinite"),
     ],

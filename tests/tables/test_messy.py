@@ -110,9 +110,9 @@ def test_numbers_with_a_few_words_among_them_are_noted_without_their_words(tmp_p
     notes = [note for note in open_table(path).reading if "a few words" in note]
     assert [note.endswith(": age") for note in notes] == [True] * noted
     assert not any("ninety" in note for note in notes)
-    told = open_table(path, ReadingOptions(null_values=("ninety or more",)))
-    assert not any("a few words" in note for note in told.reading)
-    assert told.frame["age"].dtype.is_numeric() or not noted
+    opened = open_table(path, ReadingOptions(null_values=("ninety or more",)))
+    assert not any("a few words" in note for note in opened.reading)
+    assert opened.frame["age"].dtype.is_numeric() or not noted
 
 
 def test_a_row_above_the_names_is_no_line_of_names(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_an_empty_interval_joins_the_next() -> None:
     frame = pl.DataFrame({"x": [0.0, 1.0, 2.0, 9.0, 10.0]})
     found = assign_sites(frame, split="width:x", count=5, generator=rng())
     assert found.sizes.tolist() == [2, 1, 2]
-    assert "2 interval(s)" in found.notes[0]
+    assert "2 intervals" in found.notes[0]
     assert found.names == ("x 0-2", "x 2-4", "x 4-10")
 
 

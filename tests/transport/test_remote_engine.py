@@ -501,8 +501,8 @@ def test_a_hub_that_was_stopped_takes_the_answers_that_it_did_not_see(tmp_path: 
         resumed.check(said(5, "d" * 32), site.public)
     # What peers remember of the site's ledger may be ahead of what the hub saw, too.
     again = SiteReceipts("north", signer=signer, folder=tmp_path)
-    told = said(6, "d" * 32)
-    again.returned((told.length, told.head, told.head_signature), site.public)
-    take(again, told)
+    claimed = said(6, "d" * 32)
+    again.returned((claimed.length, claimed.head, claimed.head_signature), site.public)
+    take(again, claimed)
     with pytest.raises(IntegrityError, match="is not a line"):
         again.check(said(6, "e" * 32), site.public)

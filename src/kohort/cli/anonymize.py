@@ -324,9 +324,9 @@ def _tell(
     json: bool,
 ) -> None:
     """What was released, as JSON or for people; `figures` where they are not the report's alone."""
-    told = report.to_mapping() if figures is None else figures
+    mapping = report.to_mapping() if figures is None else figures
     if json:
-        emit({**told, "notes": list(notes), "out": str(out), **_beside(prepared, report), **(found or {})})
+        emit({**mapping, "notes": list(notes), "out": str(out), **_beside(prepared, report), **(found or {})})
     else:
         _print(prepared, report, notes, out)
         _print_audit(found or {})

@@ -60,17 +60,17 @@ def audit(
     if out is not None:
         require_new(out, force=force)
     found = _attacked(what, shadows=shadows, seed=seed, overrides=set_ or [])
-    told = found.to_mapping()
+    mapping = found.to_mapping()
     if out is not None:
-        write_audits(out, [told])
+        write_audits(out, [mapping])
     if json:
-        emit(told)
+        emit(mapping)
         return
     for note in found.notes:
         say(f"note: {note}")
-    if any(one["success"] is not None for one in told["findings"]):
-        stdout().print(audit_table(told))
-    for line in audit_lines(told):
+    if any(one["success"] is not None for one in mapping["findings"]):
+        stdout().print(audit_table(mapping))
+    for line in audit_lines(mapping):
         stdout().print(line, markup=False)
 
 

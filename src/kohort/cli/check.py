@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
 
+    from kohort.anonymity.checker.joint_release import JointRelease
     from kohort.anonymity.checker.measures import Anonymity
     from kohort.anonymity.checker.population import InPopulation
-    from kohort.anonymity.checker.together import Together
     from kohort.anonymity.risk.identifiers import ColumnWarning
     from kohort.anonymity.risk.reidentification import Distinguishability, Risk
     from kohort.tables.prepared import Declared
@@ -155,7 +155,7 @@ class _Seen:
     identifying: tuple[Distinguishability, ...]
     warnings: tuple[ColumnWarning, ...]
     beside: InPopulation | None
-    both: Together | None
+    both: JointRelease | None
     dropped: int
     reading: tuple[str, ...]
     notes: tuple[str, ...]
@@ -232,13 +232,13 @@ def _kept_rows(table: pl.LazyFrame, missing: str) -> tuple[pl.Expr | None, int]:
     return where, rows - complete
 
 
-def _both(first: pl.LazyFrame, second: str, declared: Declared) -> Together:
+def _both(first: pl.LazyFrame, second: str, declared: Declared) -> JointRelease:
     """What two releases of the same rows show together: both are held as a whole, for rows are compared by place."""
-    from kohort.anonymity.checker.together import together
+    from kohort.anonymity.checker.joint_release import joint_release
     from kohort.tables.prepared import scan
 
     other = scan(second, declared).table
-    return together(first.collect(), other.collect(), quasi=declared.quasi)
+    return joint_release(first.collect(), other.collect(), quasi=declared.quasi)
 
 
 def _beside(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
 
-    from kohort.tables.harmonise.compare import Comparison
+    from kohort.tables.harmonise.compare import ProfileComparison
     from kohort.tables.harmonise.mapping import TableMapping
     from kohort.tables.harmonise.profiles import TableProfile
 
@@ -117,11 +117,11 @@ def _of_sites(
     rows_left_out = found.left_out(plan.data.target, missing=plan.data.missing, min_cell=plan.policy.min_cell)
     weights = found.balanced_weights()
     if json:
-        told = {"classes": dict(found.told.classes), "class_weights": weights, "excluded": list(found.excluded)}
-        whole = _plain(found.told.profiles, found.comparison, out)
-        emit({**whole, **told, "left_out": [one.to_mapping() for one in rows_left_out]})
+        counted = {"classes": dict(found.answers.classes), "class_weights": weights, "excluded": list(found.excluded)}
+        whole = _plain(found.answers.profiles, found.comparison, out)
+        emit({**whole, **counted, "left_out": [one.to_mapping() for one in rows_left_out]})
         return
-    _show(found.told.profiles, found.comparison, out)
+    _show(found.answers.profiles, found.comparison, out)
     for one in found.excluded:
         say(f"warning: site {one} refused or failed, and is not compared")
     for sentence in shown(rows_left_out):
@@ -246,8 +246,8 @@ def _write_profile(
     if json:
         emit({"site": made.site, "min_cell": made.least, "columns": list(made.columns), "out": str(path)})
     else:
-        told = f"what at least {made.least} persons share in {len(made.columns)} columns"
-        say(f"{path} tells {told}. Read it before it leaves")
+        shared = f"what at least {made.least} persons share in {len(made.columns)} columns"
+        say(f"{path} tells {shared}. Read it before it leaves")
 
 
 def _read_profile(path: Path) -> TableProfile:
@@ -268,7 +268,7 @@ def _require_distinct(names: Sequence[str]) -> None:
         raise ConfigError("two tables have the same name", hint="Name each file after its site")
 
 
-def _plain(profiles: Sequence[TableProfile], found: Comparison, out: Path | None) -> dict[str, Any]:
+def _plain(profiles: Sequence[TableProfile], found: ProfileComparison, out: Path | None) -> dict[str, Any]:
     return {
         "sites": {profile.site: {"rows": profile.rows} for profile in profiles},
         "min_cell": max(profile.least for profile in profiles),
@@ -280,7 +280,7 @@ def _plain(profiles: Sequence[TableProfile], found: Comparison, out: Path | None
     }
 
 
-def _show(profiles: Sequence[TableProfile], found: Comparison, out: Path | None) -> None:
+def _show(profiles: Sequence[TableProfile], found: ProfileComparison, out: Path | None) -> None:
     sizes = ", ".join(f"{profile.site}: {profile.rows} rows" for profile in profiles)
     console = stdout()
     console.print(f"{len(profiles)} sites ({sizes})", markup=False)
@@ -299,7 +299,7 @@ def _show(profiles: Sequence[TableProfile], found: Comparison, out: Path | None)
         )
 
 
-def _table(found: Comparison) -> Table:
+def _table(found: ProfileComparison) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from kohort.collector import suit_one_job
-from kohort.interrupts import AtSafePlaces
+from kohort.interrupts import DeferredSignals
 
 __all__ = ["app", "main"]
 
@@ -38,7 +38,7 @@ def main() -> NoReturn:
         came.append(number)
         signal.default_int_handler(number, frame)
 
-    handler = AtSafePlaces(interrupt)
+    handler = DeferredSignals(interrupt)
     if chooses:
         signal.signal(signal.SIGINT, handler)
     try:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from kohort.cli.common import say, stderr
-from kohort.interrupts import AtSafePlaces
+from kohort.interrupts import DeferredSignals
 
 if TYPE_CHECKING:
     from kohort.runs.run import Progress
@@ -90,7 +90,7 @@ def between_rounds(watch: Callable[[Progress], None]) -> Iterator[Callable[[Prog
         if asked:
             raise KeyboardInterrupt
 
-    former = signal.signal(signal.SIGINT, AtSafePlaces(remember))
+    former = signal.signal(signal.SIGINT, DeferredSignals(remember))
     try:
         yield checked
     except KeyboardInterrupt:

@@ -77,7 +77,7 @@ class GroupSite:
         identity: The site's long-term keys.
         find_peer: The site's roster.
         colluders: How many sites may collude with the hub.
-        told: A number that the other sites get with the contribution, sealed.
+        number: A number that the other sites get with the contribution, sealed.
 
     Raises:
         RefusedError: Too few sites, a list that cannot be right, or a site that is not on the roster.
@@ -90,10 +90,10 @@ class GroupSite:
     identity: Identity
     find_peer: Callable[[str], PublicIdentity | None]
     colluders: int = 1
-    told: int = 0
+    number: int = 0
     secret: bytes | None = field(default=None, repr=False)
     derived: bytes = field(default=b"", repr=False)
-    heard: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
     """What each contributor told, this site included."""
 
     def __post_init__(self) -> None:
@@ -144,10 +144,10 @@ class GroupSite:
 
     @cached_property
     def _signature(self) -> bytes:
-        return self.identity.sign(self._commitment(self.index, self.contribution, self.told), purpose=_PURPOSE)
+        return self.identity.sign(self._commitment(self.index, self.contribution, self.number), purpose=_PURPOSE)
 
-    def _commitment(self, sender: int, contribution: bytes, told: int) -> bytes:
-        return _digest(b"commitment", self.binding, self.sites[sender].encode(), _CONTENT.pack(contribution, told))
+    def _commitment(self, sender: int, contribution: bytes, number: int) -> bytes:
+        return _digest(b"commitment", self.binding, self.sites[sender].encode(), _CONTENT.pack(contribution, number))
 
     def _cipher(self, peer: int, sender: int, receiver: int) -> Aead:
         """One key for one direction of one pair: it seals a single message, so a fixed nonce is safe."""
@@ -156,7 +156,7 @@ class GroupSite:
         return find_suite(self.identity.suite).cipher(key)
 
     def _seal(self, peer: int) -> bytes:
-        content = _CONTENT.pack(self.contribution, self.told)
+        content = _CONTENT.pack(self.contribution, self.number)
         sealed = self._cipher(peer, self.index, peer).encrypt(bytes(12), content, self.binding)
         return _BOX.pack(peer, sealed, self._signature)
 
@@ -169,22 +169,22 @@ class GroupSite:
             content = self._cipher(sender, sender, self.index).decrypt(bytes(12), sealed, self.binding)
         except InvalidTag as error:
             raise IntegrityError(altered) from error
-        contribution, told = _CONTENT.unpack(content)
-        signed = self._commitment(sender, contribution, told)
+        contribution, number = _CONTENT.unpack(content)
+        signed = self._commitment(sender, contribution, number)
         if not self.peers[sender].signed(signed, signature, purpose=_PURPOSE):
             raise IntegrityError(altered)
-        return contribution, told
+        return contribution, number
 
     def _derive(self, inbox: bytes) -> bytes:
         if self.derived:
             raise IntegrityError("contributions to a group's secret came in a second time")
-        contents = {self.index: (self.contribution, self.told)}
+        contents = {self.index: (self.contribution, self.number)}
         for sender, sealed, signature in _each(inbox, _BOX):
             if sender in contents:
                 raise IntegrityError("a contribution to a group's secret came in twice")
             contents[sender] = self._open(sender, sealed, signature)
         self._require(len(contents))
-        self.heard = {self.sites[index]: told for index, (_, told) in sorted(contents.items())}
+        self.numbers = {self.sites[index]: number for index, (_, number) in sorted(contents.items())}
         ordered = [index.to_bytes(4, "little") + _CONTENT.pack(*contents[index]) for index in sorted(contents)]
         self.derived = _digest(b"secret", self.binding, *ordered)
         return self._hash_of(self.index)
@@ -202,7 +202,7 @@ class GroupSite:
         if not self.derived:
             raise IntegrityError("hashes of a group's secret came in before its contributions")
         others = dict(_each(inbox, _HASH))
-        contributors = {index for index, name in enumerate(self.sites) if name in self.heard}
+        contributors = {index for index, name in enumerate(self.sites) if name in self.numbers}
         agreed = [
             sender in contributors and hmac.compare_digest(self._hash_of(sender), made)
             for sender, made in others.items()

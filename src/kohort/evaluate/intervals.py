@@ -60,7 +60,7 @@ class Blocks:
         self._of_row = unit if units <= most else (resampling.generator.permutation(units) % most)[unit]
 
     def sums(self, values: NDArray[np.generic]) -> Floats:
-        """The sum of `values` (one a row) in every block."""
+        """The sum of `values` (one per row) in every block."""
         return np.asarray(np.bincount(self._of_row, weights=values, minlength=self.count), dtype=np.float64)
 
     def counts(self, codes: NDArray[np.int64], size: int) -> Floats:

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from kohort.errors import ConfigError, DataError, nearest, nearest_column
 from kohort.evaluate.intervals import RESAMPLES
-from kohort.evaluate.utility import Judged
+from kohort.evaluate.utility import JudgedRows
 from kohort.models.base import Model
 from kohort.tables.domain import category_text
 
-__all__ = ["MissingCells", "PredictedTable", "Verdict", "evaluate_table", "predict_table", "predicted_column"]
+__all__ = ["MissingCells", "PredictedTable", "TableVerdict", "evaluate_table", "predict_table", "predicted_column"]
 
 MissingCells = Literal["error", "skip"]
 MOST_GROUPS = 100
@@ -29,7 +29,7 @@ NO_VALUE = "(missing)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class TableVerdict:
     """How good a model is on a table, and for each value of the column to group by, if one was named."""
 
     rows: int
@@ -122,7 +122,7 @@ def evaluate_table(
     missing: MissingCells = "error",
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Verdict:
+) -> TableVerdict:
     """All measures with their intervals on a table that holds the target.
 
     Args:
@@ -149,8 +149,8 @@ def evaluate_table(
     if part.height == 0:
         raise DataError(f"all {frame.height:,} rows have missing values", hint="Fill them in")
     groups = None if by is None else _labels(part[by])
-    judged = Judged.of(model, part, seed)
-    return Verdict(
+    judged = JudgedRows.of(model, part, seed)
+    return TableVerdict(
         rows=part.height,
         skipped=frame.height - part.height,
         groups={} if groups is None else judged.by_group(groups, resamples),

@@ -23,7 +23,7 @@ from kohort.rng import Streams
 from kohort.tables.persons import persons_of
 
 __all__ = [
-    "Judged",
+    "JudgedRows",
     "accuracy_and_loss",
     "accuracy_of",
     "classification",
@@ -106,7 +106,7 @@ def evaluate_model(
     Raises:
         DataError: There is no row, or the model cannot read the table.
     """
-    judged = Judged.of(model, frame, seed)
+    judged = JudgedRows.of(model, frame, seed)
     result = judged.measure(slice(None), resamples)
     if groups is not None:
         result["by_group"] = judged.by_group(groups, group_resamples)
@@ -121,19 +121,19 @@ def evaluate_groups(
     Args:
         model: The model.
         frame: The rows.
-        groupings: One label a row, by what the rows are grouped by.
+        groupings: One label per row, by what the rows are grouped by.
 
     Returns:
         For each way, as "by_group" of `evaluate_model`, without intervals.
     """
     if not groupings:
         return {}
-    judged = Judged.of(model, frame, 0)
+    judged = JudgedRows.of(model, frame, 0)
     return {name: judged.by_group(groups, 0) for name, groups in groupings.items()}
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgedRows:
     """Rows with what a model says of them.
 
     Attributes:
@@ -155,7 +155,7 @@ class Judged:
     streams: Streams
 
     @classmethod
-    def of(cls, model: Model, frame: pl.DataFrame, seed: int) -> Judged:
+    def of(cls, model: Model, frame: pl.DataFrame, seed: int) -> JudgedRows:
         """Predict rows, and keep what measures need of them.
 
         Args:

@@ -308,12 +308,12 @@ class Model(ABC):
         """
         return self.encoder.inputs(frame)[1]
 
-    def _encoded(self, frame: pl.DataFrame, told: Counter[str] | None = None) -> Iterator[FloatArray]:
+    def _encoded(self, frame: pl.DataFrame, counted: Counter[str] | None = None) -> Iterator[FloatArray]:
         """Rows as the model reads them, a part at a time: long tables of many categories take little memory.
 
-        Rows with unknown categories are counted in `told`, or where it is None, in a warning.
+        Rows with unknown categories are counted in `counted`, or where it is None, in a warning.
         """
-        unseen: Counter[str] = Counter() if told is None else told
+        unseen: Counter[str] = Counter() if counted is None else counted
         try:
             for begin in range(0, max(frame.height, 1), _CHUNK_ROWS):
                 x, counts = self.encoder.inputs(frame.slice(begin, _CHUNK_ROWS))
@@ -322,7 +322,7 @@ class Model(ABC):
         except DataError:
             self.encoder.inputs(frame)  # raises the same error with the counts of the whole table
             raise
-        if unseen and told is None:
+        if unseen and counted is None:
             listed = ", ".join(f"{name} ({count:,})" for name, count in unseen.items())
             warnings.warn(f"rows with a category unknown to the model: {listed}", UserWarning, stacklevel=3)
 

@@ -261,8 +261,8 @@ def save_cluster_models(
         for site in sites:
             place = _place_of(site, sum(map(len, places.values())))
             places.setdefault(cluster, {})[site] = place
-            told = {**about, "site": site, "cluster": cluster}
-            save_model(models[site], folder / SITES_FOLDER / place / "model", about=told)
+            described = {**about, "site": site, "cluster": cluster}
+            save_model(models[site], folder / SITES_FOLDER / place / "model", about=described)
     write_atomic(folder / SITES_FOLDER / CLUSTERS_FILE, (json.dumps(places, indent=1) + "\n").encode())
 
 

@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows ready for training: features `x` [n, d], target `y` [n], and a weight a row, or None for all ones.
+    """Rows ready for training: features `x` [n, d], target `y` [n], and a weight per row, or None for all ones.
 
     `y` has the dtype of `x`: class codes 0, 1, ... as floats, or numbers.
     """
@@ -355,7 +355,7 @@ def _share(sites: Sequence[Rows], counts: NDArray[np.int64]) -> StackedRows | No
     offsets = np.array([place.offsets for place in places], dtype=np.int64)
     lowest = offsets.min(axis=0)
     starts, rest = np.divmod(offsets[:, 0] - lowest[0], max(width, 1))
-    # Features, targets and weights must be cut at the same rows, or one start a site could not serve all three.
+    # Features, targets and weights must be cut at the same rows, or one start per site could not serve all three.
     if rest.any() or (offsets[:, 1:] - lowest[1:] != starts[:, None]).any():
         return None
     size = int((starts + counts[filled]).max())

@@ -20,7 +20,7 @@ from kohort.tables.blocks import Block, ItemsBlock, Spread, Taxonomy
 from kohort.tables.cells import parse_cell
 from kohort.tables.encoder import Encoder
 
-__all__ = ["GRID", "MISSING_WIDTH", "Likely", "SoftColumn", "covered", "shares_of", "soft_columns"]
+__all__ = ["GRID", "MISSING_WIDTH", "ItemProbability", "Likely", "SoftColumn", "covered", "shares_of", "soft_columns"]
 
 GRID = 2**10
 """What the shares of one cell add up to."""
@@ -29,8 +29,11 @@ MISSING_WIDTH = 0.1
 _CHUNK = 512
 
 
-class Likely(tuple[float, ...]):
+class ItemProbability(tuple[float, ...]):
     """Known shares of an item that is perhaps in a set: that it is not, and that it is."""
+
+
+Likely = ItemProbability  # the name in trees/soft.py
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +44,7 @@ class SoftColumn:
     """Its first feature among those of the encoder."""
     of_row: NDArray[np.int32]
     """Which of `spreads` the row has; -1 for an exact value."""
-    spreads: tuple[Spread | Likely, ...]
+    spreads: tuple[Spread | ItemProbability, ...]
 
     def part(self, begin: int, end: int) -> SoftColumn:
         """The same for some of the rows."""
@@ -97,11 +100,11 @@ def _of_item(feature: int, chances: FloatArray) -> list[SoftColumn]:
     if not between.any():
         return []
     kinds = np.where(between, np.cumsum(between) - 1, -1).astype(np.int32)
-    likely = tuple(Likely((1.0 - chance, chance)) for chance in values[between].astype(np.float64).tolist())
+    likely = tuple(ItemProbability((1.0 - chance, chance)) for chance in values[between].astype(np.float64).tolist())
     return [SoftColumn(feature, kinds[place.reshape(-1)], likely)]
 
 
-def covered(spread: Spread | Likely, edges: NDArray[np.float64], cells: int) -> NDArray[np.float64]:
+def covered(spread: Spread | ItemProbability, edges: NDArray[np.float64], cells: int) -> NDArray[np.float64]:
     """How much of each cell of a column a generalised cell covers.
 
     Args:
@@ -112,7 +115,7 @@ def covered(spread: Spread | Likely, edges: NDArray[np.float64], cells: int) -> 
     Returns:
         1 for every cell it covers; of an item the known shares.
     """
-    if isinstance(spread, Likely):
+    if isinstance(spread, ItemProbability):
         return np.asarray(spread)
     found = np.zeros(cells)
     found[list(spread.codes)] = 1.0
@@ -126,7 +129,7 @@ def covered(spread: Spread | Likely, edges: NDArray[np.float64], cells: int) -> 
 
 
 def shares_of(
-    spreads: Sequence[Spread | Likely],
+    spreads: Sequence[Spread | ItemProbability],
     edges: NDArray[np.float64],
     widths: NDArray[np.float64],
     *,
@@ -151,7 +154,7 @@ def shares_of(
     out = np.empty((len(spreads), size), dtype=np.int64)
     for begin in range(0, len(spreads), _CHUNK):
         part = spreads[begin : begin + _CHUNK]
-        known = np.asarray([isinstance(spread, Likely) for spread in part])
+        known = np.asarray([isinstance(spread, ItemProbability) for spread in part])
         whole = np.stack([covered(spread, edges, len(widths)) for spread in part])
         whole[~known] *= widths
         if bins is not None:

@@ -9,7 +9,7 @@ from kohort.privacy.guarantee import (
     DP,
     Aggregate,
     Cells,
-    Domain,
+    DomainClaim,
     Encrypted,
     Guarantee,
     KAnonymous,
@@ -71,7 +71,7 @@ def _raw_in_words(claim: Raw) -> str:
 
 _IN_WORDS: dict[type[Guarantee], Callable[[Any], str]] = {
     Public: lambda _: "read as it is, and treated as public",
-    Domain: lambda _: "read as it is: values and ranges of your rows, without counts",
+    DomainClaim: lambda _: "read as it is: values and ranges of your rows, without counts",
     Aggregate: lambda _: READ_BY_HUB,
     SecureSum: _sum_in_words,
     Cells: lambda claim: f"totals whose filled cells have at least {number_of(claim.least, 'person')}",

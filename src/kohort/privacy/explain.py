@@ -18,7 +18,7 @@ from kohort.privacy.guarantee import (
     DP,
     Aggregate,
     Cells,
-    Domain,
+    DomainClaim,
     Encrypted,
     Guarantee,
     KAnonymous,
@@ -357,7 +357,7 @@ def _in_short(steps: Sequence[ExplainedStep], planned: Sequence[Guarantee], budg
             second = "A lying site among those you train with can read rows of yours from what leaves. The hub cannot."
     elif SecureSum in kinds and not budget:
         least = min(claim.sites for _, claim in claims if isinstance(claim, SecureSum))
-        second = _totals_in_short(least, profiled=Domain in kinds) + _persons_in_short(steps, planned)
+        second = _totals_in_short(least, profiled=DomainClaim in kinds) + _persons_in_short(steps, planned)
     elif budget:
         second = "What leaves carries noise, so that it says little about any single person, whatever the hub does."
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kohort.privacy.guarantee import DP, Aggregate, Domain, Guarantee, KAnonymous, KKm, Raw
+from kohort.privacy.guarantee import DP, Aggregate, DomainClaim, Guarantee, KAnonymous, KKm, Raw
 
 __all__ = ["BOOK", "LEARNED", "ROUNDS", "TERMS", "terms_in"]
 
@@ -24,7 +24,7 @@ LEARNED: Final[dict[type[Guarantee], str]] = {
     ),
     KAnonymous: "The released classes: which class a person is in, for whoever knows the person's quasi-identifiers.",
     KKm: "The released classes: which class a person is in, for whoever knows the quasi-identifiers and m items.",
-    Domain: "Which values occur in your rows, and the smallest and largest number of a column.",
+    DomainClaim: "Which values occur in your rows, and the smallest and largest number of a column.",
     DP: (
         "What noisy answers allow: whether any one person is in your rows changes the probability of anything it sees "
         "by a factor of e^epsilon at most, apart from a probability of delta."

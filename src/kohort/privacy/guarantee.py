@@ -19,7 +19,7 @@ __all__ = [
     "DP",
     "Aggregate",
     "Cells",
-    "Domain",
+    "DomainClaim",
     "Encrypted",
     "Guarantee",
     "KAnonymous",
@@ -101,7 +101,7 @@ class Public(Guarantee):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Domain(Guarantee):
+class DomainClaim(Guarantee):
     """The values or the range that occur in `columns`, without counts.
 
     They are learned from private rows, so sending them is a disclosure.
@@ -336,7 +336,7 @@ def _noise_holds(claim: DP, other: DP) -> bool:
 
 _COMPARED: dict[type[Guarantee], Callable[[Any, Any], bool]] = {
     Raw: _raw_holds,
-    Domain: lambda claim, other: set(claim.columns) <= set(other.columns),
+    DomainClaim: lambda claim, other: set(claim.columns) <= set(other.columns),
     Aggregate: lambda claim, other: claim.rows >= other.rows,
     KAnonymous: _classes_hold,
     KKm: lambda claim, other: claim.k >= other.k and claim.m >= other.m and claim.verified >= other.verified,

@@ -145,8 +145,8 @@ class OpeningBook:
             family: sorted(sorted(parts) for parts in openings if not run or self._first[family, parts] != run)
             for family, openings in sorted(self._openings.items())
         }
-        told = {family: [self.batch(family, version), openings] for family, openings in earlier.items() if openings}
-        return json.dumps(told, separators=(",", ":")).encode() if told else NO_BOOK
+        shown = {family: [self.batch(family, version), openings] for family, openings in earlier.items() if openings}
+        return json.dumps(shown, separators=(",", ":")).encode() if shown else NO_BOOK
 
     def receive(self, book: bytes, run: str = "") -> dict[str, int]:
         """Keep what another participant tells.

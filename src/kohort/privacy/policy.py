@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from kohort.errors import counted
 from kohort.privacy.guarantee import (
     DP,
     Aggregate,
     Cells,
-    Domain,
+    DomainClaim,
     Encrypted,
     Guarantee,
     KAnonymous,
@@ -208,7 +209,7 @@ def _covers(pattern: str, other: str) -> bool:
     return pattern.endswith("*") and not set(prefix) & set("*?[") and other.startswith(prefix)
 
 
-def _judge_domain(policy: Policy, claim: Domain) -> str | None:
+def _judge_domain(policy: Policy, claim: DomainClaim) -> str | None:
     return None if policy.domain else f"the policy keeps the domain of {len(claim.columns)} columns private"
 
 
@@ -241,7 +242,7 @@ def _judge_cells(policy: Policy, claim: Cells) -> str | None:
     least = policy.min_sum_cell
     if claim.least >= least:
         return None
-    return f"totals may have cells of {claim.least} person(s), below the policy's min_sum_cell {least}"
+    return f"totals may have cells of {counted(claim.least, 'person')}, below the policy's min_sum_cell {least}"
 
 
 def _judge_pairs(policy: Policy, claim: Pairs) -> str | None:
@@ -277,7 +278,7 @@ def _judge_classes(policy: Policy, claim: KAnonymous) -> str | None:
 
 _JUDGES: dict[type[Guarantee], Callable[[Policy, Any], str | None]] = {
     Public: lambda *_: None,
-    Domain: _judge_domain,
+    DomainClaim: _judge_domain,
     Raw: _judge_raw,
     Aggregate: _judge_aggregate,
     KAnonymous: _judge_classes,

@@ -150,15 +150,15 @@ def _read(path: Path) -> Checkpoint:
     )
 
 
-def _history(path: Path, told: Any) -> list[dict[str, Any]]:
+def _history(path: Path, stored: Any) -> list[dict[str, Any]]:
     """The history of a checkpoint, which its format 4 held itself."""
-    if isinstance(told, list):
-        return told
+    if isinstance(stored, list):
+        return stored
     try:
-        lines = (path.parent / HISTORY_FILE).read_bytes().splitlines(keepends=True)[: told["lines"]]
+        lines = (path.parent / HISTORY_FILE).read_bytes().splitlines(keepends=True)[: stored["lines"]]
     except FileNotFoundError:
         lines = []
-    if hashlib.blake2b(b"".join(lines), digest_size=32).hexdigest() != told["hash"]:
+    if hashlib.blake2b(b"".join(lines), digest_size=32).hexdigest() != stored["hash"]:
         raise IntegrityError(
             f"{path.name} does not match {HISTORY_FILE} beside it",
             hint="Restore both files from one copy of the run's folder, or start the run again without --resume",

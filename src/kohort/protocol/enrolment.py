@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from kohort.errors import IntegrityError, RefusedError
 from kohort.models.rows import encode_rows
 from kohort.privacy.contract import Contract, Step
-from kohort.privacy.guarantee import Domain as DomainClaim
-from kohort.privacy.guarantee import Guarantee, Public
+from kohort.privacy.guarantee import DomainClaim, Guarantee, Public
 from kohort.privacy.ledger.ledger import LedgerContext, canonical
 from kohort.protocol.hub import Ask, Expect, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, KohortError
 from kohort.protocol.hub import Ask, Excluded, Expect, Replies
-from kohort.protocol.wire import EncodedReplies, Layout, Payload, decode, stack_encoded
+from kohort.protocol.wire import EncodedReplies, Payload, PayloadLayout, decode, stack_encoded
 
 __all__ = ["UNDECLARED", "validate", "validate_ask"]
 
@@ -150,7 +150,7 @@ def _with(reasons: list[str], verdicts: Verdicts, name: str) -> list[str]:
     return [first or second for first, second in zip(reasons, found, strict=True)] if reasons else found
 
 
-def _layout_fits(layout: Layout, expect: Expect) -> bool:
+def _layout_fits(layout: PayloadLayout, expect: Expect) -> bool:
     found = {name: (dtype.str, shape) for name, dtype, shape, _ in layout.arrays}
     return _fits(found, {name for name, _, _ in layout.metrics}, set(), expect)
 

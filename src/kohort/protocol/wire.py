@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError
 
-__all__ = ["EncodedReplies", "Layout", "Payload", "Scalar", "decode", "encode", "encode_many", "stack_encoded"]
+__all__ = ["EncodedReplies", "Payload", "PayloadLayout", "Scalar", "decode", "encode", "encode_many", "stack_encoded"]
 
 Scalar = int | float | bool
 _MAGIC, _VERSION, _PREFIX = b"KHRT", 1, struct.Struct("<4sIQ")
@@ -54,7 +54,7 @@ class Payload:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class PayloadLayout:
     """The offsets of all parts of a payload with a given header, and its total size."""
 
     header: bytes
@@ -149,7 +149,9 @@ def decode(data: bytes | memoryview) -> Payload:
 class EncodedReplies:
     """The encodings of many replies that share one header, one after the other in one buffer."""
 
-    def __init__(self, flat: NDArray[np.uint8], layout: Layout, parts: Mapping[str, NDArray[Any]] = _NONE) -> None:
+    def __init__(
+        self, flat: NDArray[np.uint8], layout: PayloadLayout, parts: Mapping[str, NDArray[Any]] = _NONE
+    ) -> None:
         """Wrap a buffer.
 
         Args:
@@ -308,7 +310,7 @@ def _layout_for(
     metrics: tuple[tuple[str, str], ...],
     arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...],
     blobs: tuple[tuple[str, int], ...],
-) -> Layout:
+) -> PayloadLayout:
     """The layout of parts of these types and sizes; arrays of any byte order are sent as little-endian."""
     travelling = [(name, dtype.newbyteorder("<").str, shape) for name, dtype, shape in arrays]
     for name, kind, _ in travelling:
@@ -322,7 +324,7 @@ def _layout_of(
     metrics: tuple[tuple[str, str], ...],
     arrays: tuple[tuple[str, str, tuple[int, ...]], ...],
     blobs: tuple[tuple[str, int], ...],
-) -> Layout:
+) -> PayloadLayout:
     parts: dict[str, list[list[Any]]] = {
         "a": [[name, kind, list(shape)] for name, kind, shape in arrays],
         "b": [[name, length] for name, length in blobs],
@@ -348,10 +350,10 @@ def _layout_of(
     for name, length in blobs:
         placed_blobs.append((name, length, at))
         at += _padded(length)
-    return Layout(header, tuple(placed_metrics), tuple(placed_arrays), tuple(placed_blobs), at)
+    return PayloadLayout(header, tuple(placed_metrics), tuple(placed_arrays), tuple(placed_blobs), at)
 
 
-def _read_layout(data: bytes | memoryview) -> Layout:
+def _read_layout(data: bytes | memoryview) -> PayloadLayout:
     if len(data) < _PREFIX.size:
         raise IntegrityError("a payload is cut short")
     magic, version, length = _PREFIX.unpack_from(data)
@@ -371,7 +373,7 @@ def _read_layout(data: bytes | memoryview) -> Layout:
 
 
 @lru_cache(maxsize=_LAYOUTS_KEPT)
-def _parse_header(header: bytes) -> Layout:
+def _parse_header(header: bytes) -> PayloadLayout:
     try:
         parts = json.loads(header[_PREFIX.size :])
         metrics = tuple((str(name), str(kind)) for name, kind in parts["m"])
@@ -394,7 +396,7 @@ def _parse_header(header: bytes) -> Layout:
     return layout
 
 
-def _refuse_dirty_padding(data: bytes | memoryview, layout: Layout) -> None:
+def _refuse_dirty_padding(data: bytes | memoryview, layout: PayloadLayout) -> None:
     """Refuse padding that is not zero: it would be a second encoding, and could hide data."""
     ends = [(at + dtype.itemsize * math.prod(shape)) for _, dtype, shape, at in layout.arrays]
     ends += [at + length for _, length, at in layout.blobs]

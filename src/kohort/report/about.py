@@ -52,7 +52,7 @@ def _parties(runs: Sequence[Run]) -> str:
     if names:
         more = f" and {count(len(names) - SITES_NAMED)} more" if len(names) > SITES_NAMED else ""
         said += f" ({', '.join(names[:SITES_NAMED])}{more})"
-    told = {item.recipient for run in runs for item in run.disclosed}
+    recipients = {item.recipient for run in runs for item in run.disclosed}
     holder = any("key-holder" in f"{item.recipient} {item.guarantee}" for run in runs for item in run.disclosed)
-    others = sorted({"hub", *told} - {"key-holder"}) + (["key-holder"] if holder else [])
+    others = sorted({"hub", *recipients} - {"key-holder"}) + (["key-holder"] if holder else [])
     return f"{said}; recipients: {', '.join(others)}"

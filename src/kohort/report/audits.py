@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kohort.errors import ConfigError, IntegrityError
 from kohort.files import write_atomic
-from kohort.report.measured import Calibration, Groups, Risk
+from kohort.report.measured import Calibration, GroupScores, MeasuredRisk
 from kohort.report.runs import AttackRow
 
 __all__ = ["AUDIT_FILE", "with_audits", "write_audits"]
@@ -76,9 +76,9 @@ class _Audited:
     """What a report takes of an audit."""
 
     attacks: list[AttackRow]
-    risk: Risk | None = None
+    risk: MeasuredRisk | None = None
     calibration: Calibration | None = None
-    groups: list[Groups] | None = None
+    groups: list[GroupScores] | None = None
 
 
 def _of_run(audit: Mapping[str, Any]) -> dict[str, Any]:

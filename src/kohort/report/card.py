@@ -148,8 +148,11 @@ def _training(run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
         for key in keys
         if (value := plan.get(section, {}).get(key)) not in (None, [], ())
     ]
-    told = {"name", *({"link"} if run["task"].get("kind") == "classification" else ())}  # link is read of numbers alone
-    own = {key: value for key, value in plan.get("method", {}).items() if key not in told}
+    named = {
+        "name",
+        *({"link"} if run["task"].get("kind") == "classification" else ()),
+    }  # link is read of numbers alone
+    own = {key: value for key, value in plan.get("method", {}).items() if key not in named}
     lines += [(f"`method.{key}`", _code(_plain(value))) for key, value in own.items()]
     return [*_table(("key", "value"), lines), "", f"Ended by: {_text(run['stopped_by'])}."]
 

@@ -74,9 +74,9 @@ def _arrow(item: DisclosureRow, y: float, most: int) -> str:
     tip = _RIGHT - 8
     head = width / 2 + 5
     label = f"{item.label}, {words.size(item.size)}"
-    told = f"{label} in {words.count(item.releases)} releases, to {item.recipient}: {kind.sentence}"
+    title = f"{label} in {words.count(item.releases)} releases, to {item.recipient}: {kind.sentence}"
     return (
-        f"<g><title>{escape(told)}</title>"
+        f"<g><title>{escape(title)}</title>"
         f'<line x1="{_LEFT + 8}" y1="{y}" x2="{tip - head}" y2="{y}" stroke="{kind.color}" stroke-width="{width:.1f}"/>'
         f'<path d="M{tip - head:.1f} {y - head:.1f} L{tip} {y} L{tip - head:.1f} {y + head:.1f} Z" '
         f'fill="{kind.color}"/>'

@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 
 from kohort.report import words
 
-__all__ = ["Calibration", "GroupScore", "Groups", "Risk", "RiskFigures"]
+__all__ = ["Calibration", "GroupScore", "GroupScores", "MeasuredRisk", "RiskFigures"]
 
 Count = Annotated[int, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
@@ -36,7 +36,7 @@ _CLASSES_LEFT: Final = "classes of at least k rows left, and no row by itself: t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Risk:
+class MeasuredRisk:
     """Re-identification risk before and after.
 
     Attributes:
@@ -105,7 +105,7 @@ class GroupScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Groups:
+class GroupScores:
     """Scores by the values of one column.
 
     Attributes:

@@ -24,7 +24,7 @@ from kohort.privacy.ledger.bound import UNKNOWN_SIGNER
 from kohort.privacy.ledger.summary import with_ledger_figures
 from kohort.privacy.ledger.verify import verify_ledger
 from kohort.report import words
-from kohort.report.measured import Calibration, Groups, Risk
+from kohort.report.measured import Calibration, GroupScores, MeasuredRisk
 from kohort.report.sealed import described
 from kohort.report.words import printable
 
@@ -163,10 +163,10 @@ class Run:
     """None when there was no ledger to verify."""
     attacks: list[AttackRow] = field(default_factory=list)
     """What `kohort audit` found; empty for a run that was not audited."""
-    risk: Risk | None = None
+    risk: MeasuredRisk | None = None
     """Re-identification risk before and after, where an audit counted it."""
     calibration: Calibration | None = None
-    groups: list[Groups] | None = None
+    groups: list[GroupScores] | None = None
 
     @property
     def rows(self) -> int:

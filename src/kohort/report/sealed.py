@@ -68,8 +68,8 @@ def _described(item: Mapping[str, Any], sealed: frozenset[str]) -> dict[str, Any
     if item["kind"] == "secure-sum" and item["what"] in sealed:
         return {**item, "shown_as": SEALED_TOTALS, "in_words": _TOTAL}
     if _is_disclosed(item) and f"{_name(item)}.total" in sealed:
-        kind, told = _DISCLOSED[_learner(_name(item))]
-        return {**item, "shown_as": kind, "in_words": told}
+        kind, text = _DISCLOSED[_learner(_name(item))]
+        return {**item, "shown_as": kind, "in_words": text}
     return dict(item)
 
 

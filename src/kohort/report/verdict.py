@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from kohort.report import words
 from kohort.report.runs import DisclosureRow, Run
 
-__all__ = ["Verdict", "verdict_on"]
+__all__ = ["RunVerdict", "verdict_on"]
 
 _NUMBERS = ("aggregate", "domain")
 _SMALL_CELLS = ("cells", "pairs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class RunVerdict:
     """What an officer reads first about one run.
 
     Attributes:
@@ -40,7 +40,7 @@ class Verdict:
     unprotected: tuple[str, ...]
 
 
-def verdict_on(run: Run) -> Verdict:
+def verdict_on(run: Run) -> RunVerdict:
     """Judge a finished run by what its ledger says.
 
     Args:
@@ -50,7 +50,7 @@ def verdict_on(run: Run) -> Verdict:
         The verdict, in words.
     """
     private = [item for item in run.disclosed if item.kind != "public"]
-    return Verdict(
+    return RunVerdict(
         run=run,
         tone=_tone(private),
         headline=_headline(private),

@@ -72,8 +72,8 @@ def join_books(books: Iterable[bytes]) -> bytes:
     Returns:
         What every member gets.
     """
-    told = sorted({book for book in books if book != NO_BOOK})
-    return b"".join(len(book).to_bytes(_SIZE, "little") + book for book in told)
+    distinct = sorted({book for book in books if book != NO_BOOK})
+    return b"".join(len(book).to_bytes(_SIZE, "little") + book for book in distinct)
 
 
 def receive_books(site: Site, members: Sequence[str], notes: Sequence[bytes], data: bytes) -> dict[str, dict[str, int]]:
@@ -95,12 +95,12 @@ def receive_books(site: Site, members: Sequence[str], notes: Sequence[bytes], da
     batches: dict[str, dict[str, int]] = {}
     if not site.plan.keeps_book:
         return batches
-    told: dict[bytes, dict[str, int]] = {NO_NOTE: {}}
+    received: dict[bytes, dict[str, int]] = {NO_NOTE: {}}
     for note in dict.fromkeys(notes):
         if note != NO_NOTE:
-            told[note] = site.openings.receive(_find(books, note), _run_of(site))
+            received[note] = site.openings.receive(_find(books, note), _run_of(site))
     for member, note in zip(members, notes, strict=True):
-        for family, batch in told[note].items():
+        for family, batch in received[note].items():
             batches.setdefault(family, {})[member] = batch
     return batches
 

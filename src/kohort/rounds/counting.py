@@ -56,7 +56,7 @@ from kohort.rounds.summing import (
     trust_of,
 )
 
-__all__ = ["Approved", "KeyCounts", "Proven", "SecureCount", "is_approved"]
+__all__ = ["Approved", "FrequentKeys", "KeyCounts", "SecureCount", "is_approved"]
 
 ATTEMPTS = 3
 """How often a table that does not peel is tried again, twice as large; what is left then is withheld."""
@@ -110,17 +110,17 @@ class _Proposal:
 
 
 @dataclass(frozen=True, eq=False)
-class Proven:
+class FrequentKeys:
     """Keys that a checked total proves to be frequent: fingerprints, and totals of counts that sites cut off."""
 
     f: Integers
     h: Integers
     totals: Integers
 
-    def reaching(self, threshold: int) -> Proven:
+    def reaching(self, threshold: int) -> FrequentKeys:
         """Those whose totals reach a threshold, such as that of a site with stricter rules."""
         enough = self.totals >= np.uint64(threshold)
-        return Proven(self.f[enough], self.h[enough], self.totals[enough])
+        return FrequentKeys(self.f[enough], self.h[enough], self.totals[enough])
 
 
 @dataclass
@@ -309,7 +309,7 @@ class SecureCount:
             trust.identity,
             trust.find_peer,
             colluders=trust.colluders,
-            told=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.least),
+            number=_FIRST if self._name not in state.counted else min(self.new_rows(site), own.least),
         )
         state.groups[self._name] = (stage, side)
         return side
@@ -326,9 +326,9 @@ class SecureCount:
         own = self._counts_of(site)
         if not self._again or self._name not in site.state(CountState).counted:
             return
-        told = [own.least if number == _FIRST else number for number in side.heard.values()]
+        new_rows = [own.least if number == _FIRST else number for number in side.numbers.values()]
         least = max(MIN_SITES, side.colluders + 2)
-        if sum(number > 0 for number in told) < least or sum(told) < own.least:
+        if sum(number > 0 for number in new_rows) < least or sum(new_rows) < own.least:
             raise RefusedError(f"keys are counted again when {least} sites have new rows, {own.least} in all")
 
     def new_rows(self, site: Site) -> int:
@@ -364,7 +364,7 @@ class SecureCount:
         """
         return fingerprints(self.secret_of(site), self._counts_of(site).keys if keys is None else keys)
 
-    def proven(self, site: Site, stage: int, announced: Integers) -> Proven | None:
+    def proven(self, site: Site, stage: int, announced: Integers) -> FrequentKeys | None:
         """The keys that the announced totals prove to be frequent.
 
         Args:
@@ -387,7 +387,7 @@ class SecureCount:
         except IntegrityError:
             del site.state(CountState).proposals[self._name]
             raise
-        return Proven(proposal.prints.f, proposal.prints.h, totals)
+        return FrequentKeys(proposal.prints.f, proposal.prints.h, totals)
 
     def same_sites(self, site: Site, request: Request, inputs: Mapping[str, bytes]) -> frozenset[str]:
         """The sites of the count's first sum, which every further one must be over; `sum_task` asks for it.
@@ -461,7 +461,7 @@ def _note_batches(site: Site, side: GroupSite) -> None:
     if site.plan.arrival is None or not site.plan.arrival.appended:
         return
     known = site.state(SumState).batches.setdefault(_FAMILY, {})
-    for name, number in side.heard.items():
+    for name, number in side.numbers.items():
         if name != site.name and number not in (0, _FIRST):
             known[name] = known.get(name, 0) + 1
 

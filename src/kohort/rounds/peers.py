@@ -315,12 +315,12 @@ class _Relay:
         sites = tuple(self._inboxes) or tuple(self.keys)
         start = self._phase.start
         arrays: dict[str, NDArray[Any]] = {} if weights is None or start is not None else {"weights": weights}
-        told = start if weights is not None and start is not None else {}
+        start_blobs = start if weights is not None and start is not None else {}
         each = {
             site: Payload(
                 arrays=arrays,
                 metrics={"phase": self._phase.number},
-                blobs={**told, **self._cluster(site), "inbox": pack_boxes(self._inboxes.get(site, {}))},
+                blobs={**start_blobs, **self._cluster(site), "inbox": pack_boxes(self._inboxes.get(site, {}))},
             )
             for site in sites
         }

@@ -136,7 +136,7 @@ def _cut(site: Site, phase: TrainingPhase, *, held_out: bool) -> Rows:
 def _drawn_aside(
     site: Site, phase: TrainingPhase, count: int, person: pl.Series | None
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which rows judge: one draw a run for each person, or row, so no model was ever trained on them."""
+    """Which rows judge: one draw per run for each person, or row, so no model was ever trained on them."""
     persons = None if person is None else persons_of(person)
     generator = site.streams.generator("held-out", phase.rows)
     if persons is None:

@@ -25,7 +25,7 @@ __all__ = [
     "FedAdam",
     "FedYogi",
     "Momentum",
-    "Plain",
+    "PlainAverage",
     "ServerOptimizer",
     "State",
     "find_server_optimizer",
@@ -67,7 +67,7 @@ class ServerOptimizer(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain:
+class PlainAverage:
     """weights + lr * (aggregated - weights): federated averaging when `lr` is 1."""
 
     lr: Rate = 1.0
@@ -161,7 +161,7 @@ class FedAdagrad(_Adaptive):
 
 
 _OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
-    "plain": Plain,
+    "plain": PlainAverage,
     "momentum": Momentum,
     "fedadam": FedAdam,
     "fedyogi": FedYogi,

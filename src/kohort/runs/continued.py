@@ -86,8 +86,8 @@ def join_run(
     rows = {**result["site_rows"], **made["site_rows"]}
     paid = max(_paid(earlier, result), _paid(out, made), key=_cost)  # no row is in both
     reason = f"{len(late.members)} sites joined the {len(state.members)} of an earlier run: {_listed(late.members)}"
-    told = {**made, "site_rows": rows}
-    return _write(out, plan, both, told, paid=paid, earlier=result, signer=signer, reason=reason)
+    record = {**made, "site_rows": rows}
+    return _write(out, plan, both, record, paid=paid, earlier=result, signer=signer, reason=reason)
 
 
 def leave_run(
@@ -130,8 +130,8 @@ def leave_run(
             shutil.copytree(earlier, out)
     rows = {name: count for name, count in {**result["site_rows"], **made["site_rows"]}.items() if name in left.members}
     reason = f"{len(set(sites))} sites left, {len(left.members)} are in: {_listed(left.members)}"
-    told = {**made, "site_rows": rows}
-    return _write(out, plan, left, told, paid=paid, earlier=result, signer=signer, reason=reason)
+    record = {**made, "site_rows": rows}
+    return _write(out, plan, left, record, paid=paid, earlier=result, signer=signer, reason=reason)
 
 
 def _paid(folder: Path, result: Mapping[str, Any]) -> list[DP]:
@@ -141,7 +141,7 @@ def _paid(folder: Path, result: Mapping[str, Any]) -> list[DP]:
         lines = map(json.loads, (folder / "ledger" / LEDGER_FILE).read_text().splitlines())
         known = [line["guarantee"] for line in lines if line.get("what") == RESERVE.name and line.get("guarantee")]
         known = [max(known, key=lambda claim: (claim["epsilon"], claim["delta"]))] if known else []
-    return [claim for told in known if isinstance(claim := parse_guarantee(told), DP)]
+    return [claim for text in known if isinstance(claim := parse_guarantee(text), DP)]
 
 
 def _cost(paid: Sequence[DP]) -> tuple[float, float]:

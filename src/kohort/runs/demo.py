@@ -33,7 +33,7 @@ from kohort.report.curves import read_runs_with_curves
 from kohort.report.page import write_report
 from kohort.report.runs import FAILED_FILE, read_shared_plan
 from kohort.runs.config import Plan, load_plan, only_read
-from kohort.runs.demo_start import Others
+from kohort.runs.demo_start import HelperProcesses
 from kohort.runs.run import Progress, run
 from kohort.runs.secure_default import with_secure_sum
 
@@ -121,7 +121,7 @@ def run_demo(
     rounds: int = ROUNDS,
     seed: int = 0,
     date: str = "",
-    others: Others | None = None,
+    others: HelperProcesses | None = None,
     watching: Callable[[Method], AbstractContextManager[Watch]] = lambda _: nullcontext(lambda _: None),
 ) -> list[dict[str, Any]]:
     """Run every method into `folder`, attack every model, verify every ledger, and write the report.
@@ -185,7 +185,7 @@ def _meanwhile(what: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _begun(wanted: Sequence[_Job], others: Others | None) -> Iterator[list[Callable[[Watch], _Made]]]:
+def _begun(wanted: Sequence[_Job], others: HelperProcesses | None) -> Iterator[list[Callable[[Watch], _Made]]]:
     """For each run, a call that gives what it made: it is made then, or has begun in another process.
 
     This process makes runs from the beginning of the list on, the others the long ones first, and then from its end on.
@@ -228,18 +228,18 @@ def _make(job: _Job, watch: Watch) -> _Made:
 def _make_unwatched(job: _Job) -> tuple[_Made, list[Progress]]:
     """The same in another process, and what a watcher would have been told."""
     _compile_kernel()
-    told: list[Progress] = []
-    return _make(job, told.append), told
+    noted: list[Progress] = []
+    return _make(job, noted.append), noted
 
 
 def _waited(future: Future[tuple[_Made, list[Progress]]], watch: Watch) -> _Made:
     try:
-        made, told = future.result()
+        made, noted = future.result()
     except BrokenProcessPool as error:
         raise ResourceError(
             "a process of the demo was ended before its run was finished", hint="Free some memory, or add --jobs 1"
         ) from error
-    for progress in told:
+    for progress in noted:
         watch(progress)
     return made
 
@@ -255,9 +255,9 @@ def _run_and_attack(plan: Plan, place: Path, seed: int, watch: Watch) -> dict[st
     from kohort.runs.auditing.audit import Audit
     from kohort.runs.auditing.measured import measured
     from kohort.runs.auditing.on_model import loss_threshold_of
-    from kohort.runs.auditing.replay import Listening
+    from kohort.runs.auditing.replay import RecordingSimulation
 
-    backend = Listening(tasks=frozenset())
+    backend = RecordingSimulation(tasks=frozenset())
     outcome = run(plan, out=place, seed=seed, force=True, watch=watch, backend=backend)
     population = backend.populations[0]
     return Audit(

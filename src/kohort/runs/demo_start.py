@@ -19,7 +19,7 @@ from kohort.collector import suit_one_job
 from kohort.errors import ConfigError
 from kohort.files import disk_errors, write_atomic
 
-__all__ = ["MARK", "Others", "other_processes", "prepare_folder"]
+__all__ = ["MARK", "HelperProcesses", "other_processes", "prepare_folder"]
 
 MARK = ".kohort-demo"
 """A folder with this file is a demo's own and may be replaced by the next one."""
@@ -48,7 +48,7 @@ def prepare_folder(folder: Path, *, force: bool) -> None:
     write_atomic(folder / MARK, b"Written by kohort demo; the next demo replaces this folder.\n")
 
 
-class Others(NamedTuple):
+class HelperProcesses(NamedTuple):
     """Processes beside this one."""
 
     pool: ProcessPoolExecutor
@@ -56,7 +56,7 @@ class Others(NamedTuple):
 
 
 @contextmanager
-def other_processes(wanted: int, *, loading: str) -> Iterator[Others | None]:
+def other_processes(wanted: int, *, loading: str) -> Iterator[HelperProcesses | None]:
     """Start processes that load what runs need. At the end they are told to end, which nobody waits for.
 
     Args:
@@ -80,7 +80,7 @@ def other_processes(wanted: int, *, loading: str) -> Iterator[Others | None]:
                 pool.submit(int)  # a process starts with the first thing to do
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, former)
-        yield Others(pool, count)
+        yield HelperProcesses(pool, count)
     finally:
         pool.shutdown(wait=False)
 

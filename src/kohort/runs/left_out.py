@@ -47,13 +47,13 @@ def public_counts(entries: Iterable[LeftOut], *, min_cell: int, has_budget: bool
     Returns:
         Entries with something in them; counts of rows below `min_cell` as text.
     """
-    told = []
+    entries_shown = []
     for entry in entries:
         if not entry.count or (has_budget and entry.of_rows):
             continue
         small = entry.of_rows and isinstance(entry.count, int) and entry.count < min_cell
-        told.append(replace(entry, count=f"<{min_cell}") if small else entry)
-    return tuple(told)
+        entries_shown.append(replace(entry, count=f"<{min_cell}") if small else entry)
+    return tuple(entries_shown)
 
 
 def rows_of_sites(counted: Mapping[str, int], target: str | None, *, drops: bool, min_cell: int) -> list[LeftOut]:

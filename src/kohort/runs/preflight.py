@@ -21,7 +21,7 @@ from kohort.runs.config import Plan
 from kohort.runs.ledgers import open_ledger, seal_ledger, signers_of
 from kohort.runs.left_out import LeftOut, rows_of_sites
 from kohort.runs.secure_default import too_few_for_sum
-from kohort.tables.harmonise.compare import Comparison, compare_profiles
+from kohort.tables.harmonise.compare import ProfileComparison, compare_profiles
 
 __all__ = ["SitesCompared", "compare_sites", "notes_of", "require_preflight", "run_preflight"]
 
@@ -30,8 +30,8 @@ __all__ = ["SitesCompared", "compare_sites", "notes_of", "require_preflight", "r
 class SitesCompared:
     """What a pre-flight told, and what follows from it."""
 
-    told: Preflight
-    comparison: Comparison
+    answers: Preflight
+    comparison: ProfileComparison
     target: str | None = None
     excluded: tuple[str, ...] = ()
     """Sites that refused or failed."""
@@ -47,7 +47,7 @@ class SitesCompared:
         Returns:
             Totals; a text such as "<10" where fewer persons are behind one, perhaps none.
         """
-        return rows_of_sites(self.told.unused, target, drops=missing == "drop", min_cell=min_cell)
+        return rows_of_sites(self.answers.unused, target, drops=missing == "drop", min_cell=min_cell)
 
     def balanced_weights(self) -> dict[str, float]:
         """What `train.class_weights` would be for classes that count alike; empty where classes were not counted.
@@ -57,7 +57,7 @@ class SitesCompared:
         spelt = self.comparison.mapping.general.values.get(str(self.target), {})
         agreed = {text: name for name, others in spelt.items() for text in others}
         rows: dict[str, int] = {}
-        for text, count in self.told.classes.items():
+        for text, count in self.answers.classes.items():
             rows[agreed.get(text, text)] = rows.get(agreed.get(text, text), 0) + count
         if len(rows) < 2:
             return {}
@@ -138,12 +138,15 @@ def compare_sites(hub: Coordinator, engine: Engine) -> SitesCompared:
     Raises:
         KohortError: Sites refuse or fail.
     """
-    told = drive(preflight(hub), engine)
+    answers = drive(preflight(hub), engine)
     schema = hub.approved.schema
     columns = [*schema.inputs, *([] if schema.target is None else [schema.target])]
-    comparison = compare_profiles(told.profiles, columns=columns, target=schema.target, counted=told.counted)
+    comparison = compare_profiles(answers.profiles, columns=columns, target=schema.target, counted=answers.counted)
     return SitesCompared(
-        told=told, comparison=comparison, target=schema.target, excluded=tuple(one.site for one in engine.excluded)
+        answers=answers,
+        comparison=comparison,
+        target=schema.target,
+        excluded=tuple(one.site for one in engine.excluded),
     )
 
 

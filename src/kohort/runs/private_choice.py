@@ -39,14 +39,14 @@ from kohort.runs.run import run
 from kohort.runs.simulation import Population, populate
 from kohort.tables.persons import persons_of
 
-__all__ = ["JUDGED", "Price", "Selected", "price_of", "select"]
+__all__ = ["JUDGED", "Selected", "SelectionCost", "select", "selection_cost"]
 
 JUDGED: Final = 0.2
 """The chance of a training row to be judged by instead of trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Price:
+class SelectionCost:
     """What a private selection costs, known before the first try."""
 
     epsilon: float
@@ -82,10 +82,10 @@ class Selected:
 
     setting: int
     outcome: Outcome = field(repr=False)
-    price: Price
+    price: SelectionCost
 
 
-def price_of(plans: Sequence[Plan], *, tries: float, population: Population) -> Price:
+def selection_cost(plans: Sequence[Plan], *, tries: float, population: Population) -> SelectionCost:
     """What choosing among plans costs each row.
 
     Args:
@@ -121,7 +121,7 @@ def price_of(plans: Sequence[Plan], *, tries: float, population: Population) -> 
     sigma = calibrate(epsilon=weakest, delta=delta, rate=1.0, steps=1, relation=relation)
     judged: list[AnyEvent] = [Event(sigma=sigma, steps=1)]
     lists = [judged, *(list(account.events) for account in accounts)]
-    price = Price(
+    price = SelectionCost(
         epsilon=selection_epsilon(lists, mean=tries, delta=delta, relation=relation),
         delta=delta,
         score_sigma=sigma,
@@ -213,7 +213,7 @@ def select(plans: Sequence[Plan], *, out: Path, tries: float, seed: int = 0) -> 
         raise ConfigError("private selection needs the same rows in every try", hint="Do not sweep [data] or [sites]")
     streams = Streams.seeded(seed)
     whole = populate(plans[0], streams)
-    price = price_of(plans, tries=tries, population=whole)
+    price = selection_cost(plans, tries=tries, population=whole)
     rest, aside = parted(whole, streams.generator("private choice", "coins"))
     draws, noise = (streams.generator("private choice", name) for name in ("tries", "score"))
     place = _Judging(population=rest)
@@ -254,10 +254,10 @@ def _right(model: Model | None, rows: pl.DataFrame) -> float:
     return float(np.sum(model.codes(encoded.x) == encoded.y))
 
 
-def _check_claims(folder: Path, price: Price) -> None:
+def _check_claims(folder: Path, price: SelectionCost) -> None:
     """What a try's ledger claims must be what the price was computed from."""
-    told = {claim.event for claims in spent_by_site(folder).values() for claim in claims}
-    if not told <= set(price.events):
+    claimed = {claim.event for claims in spent_by_site(folder).values() for claim in claims}
+    if not claimed <= set(price.events):
         raise IntegrityError(
             "a try spent other events than its plan says", hint="Report it with the version of kohort; choose by hand"
         )

@@ -29,7 +29,7 @@ def with_secure_sum(raw: Mapping[str, Any], *, sites: int | None) -> dict[str, A
     Returns:
         A new mapping. It has `method.secure.sum = "masks"`, or "bfv" for more sites than masks allow, if there are
         three sites or more, the method is without a sum by default, and `raw` has no `method.secure`; with a budget,
-        if it says nothing of how sites train, because a sum of noisy gradients is one full step a round.
+        if it says nothing of how sites train, because a sum of noisy gradients is one full step per round.
     """
     method = dict(raw["method"])
     made = {**raw, "method": method}

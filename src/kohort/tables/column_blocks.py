@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError
+from kohort.errors import ConfigError, DataError, counted
 from kohort.tables.cells import Cell, Interval, Label, Suppressed, ValueSet
 from kohort.tables.domain import OTHER, ColumnDomain, category_text, number_like
 from kohort.tables.schema import ColumnSpec
@@ -330,7 +330,7 @@ def missing_error(name: str, count: int) -> DataError:
         The error, to be raised.
     """
     hint = 'Fill them in, set missing = "drop", or declare the column nullable'
-    return DataError(f"column {name!r} has {count:,} missing value(s) that the model does not know", hint=hint)
+    return DataError(f"column {name!r} has {counted(count, 'missing value')} that the model does not know", hint=hint)
 
 
 def unseen_error(name: str, count: int) -> DataError:
@@ -344,7 +344,9 @@ def unseen_error(name: str, count: int) -> DataError:
         The error, to be raised; it shows no value.
     """
     hint = 'Declare the categories, or list the column in "other" to give unseen ones a category of their own'
-    return DataError(f"column {name!r} has {count:,} row(s) with a value outside its known categories", hint=hint)
+    return DataError(
+        f"column {name!r} has {counted(count, 'row')} with a value outside its known categories", hint=hint
+    )
 
 
 def leaves_of(name: str, label: Label, hierarchy: Taxonomy | None) -> tuple[str, ...]:

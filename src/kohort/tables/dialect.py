@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, counted, nearest
 
 __all__ = ["DELIMITERS", "Dialect", "ReadingOptions", "find_dialect", "looks_like_data"]
 
@@ -127,8 +127,8 @@ def find_dialect(content: bytes, name: str, options: ReadingOptions, *, delimite
     """
     text, encoding = _decoded(content, name, options.encoding)
     text = text.rstrip(b"\r\n") + b"\n"
-    told, text = _excel_line(text)
-    chosen = options.delimiter or told or delimiter or _delimiter_of(text)
+    excel_separator, text = _excel_line(text)
+    chosen = options.delimiter or excel_separator or delimiter or _delimiter_of(text)
     rows = _first_rows(text, chosen)
     if not rows or not rows[0]:
         raise DataError(f"{name} has no header", hint="The first line must name the columns")
@@ -317,7 +317,7 @@ def _named(
     unnamed = sum(not column for column in names)
     if unnamed:
         hint = "Name every column; an index written by accident has no name: remove it"
-        raise DataError(f"{name} has {unnamed} column(s) without a name", hint=hint)
+        raise DataError(f"{name} has {counted(unnamed, 'column')} without a name", hint=hint)
     repeated = sorted({column for column in names if names.count(column) > 1})
     if repeated:
         raise DataError(f"{name} names a column twice: {', '.join(repeated)}", hint="Rename one of them")

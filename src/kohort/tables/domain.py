@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from kohort.errors import ConfigError, DataError
+from kohort.errors import ConfigError, DataError, counted
 from kohort.tables.frames import ITEM_SEPARATOR
 from kohort.tables.schema import ColumnKind, ColumnSpec, Schema
 from kohort.tables.text_types import dates_of
@@ -250,7 +250,7 @@ def number(column: pl.Series) -> pl.Series:
         if not lost:
             return out
         raise DataError(
-            f"column {column.name!r} is declared a number but {lost:,} row(s) hold none",
+            f"column {column.name!r} is declared a number but has none in {counted(lost, 'row')}",
             hint='Correct them, or declare the column with kind = "category"',
         )
     raise DataError(f"column {column.name!r} of type {column.dtype} is not a number", hint="Check its kind")

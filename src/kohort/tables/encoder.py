@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, counted, nearest
 from kohort.tables.blocks import (
     Block,
     CategoryBlock,
@@ -212,7 +212,7 @@ class Encoder:
         nulls = frame[name].null_count()
         if nulls:
             hint = 'Remove these rows or set missing = "drop": a row without a target cannot be learned from'
-            raise DataError(f"target {name!r} is missing in {nulls:,} row(s)", hint=hint)
+            raise DataError(f"target {name!r} is missing in {counted(nulls, 'row')}", hint=hint)
         if self.classes is None:
             bounds = self.domain.columns[name].bounds
             values = number_like(frame[name], bounds)

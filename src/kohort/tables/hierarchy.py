@@ -1,6 +1,6 @@
 """Generalisation hierarchies: which label stands above which values of one column.
 
-The file layout is the one of ARX: one line a value, `;` between levels, most specific first, no header.
+The file layout is the one of ARX: one line per value, `;` between levels, most specific first, no header.
 
 Guarantees of a `Hierarchy`: every value has the same number of levels; a value has one chain of ancestors; a label at
 one level always has the same parent; a label that occurs at two levels names nested sets. So `leaves` has one answer.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kohort.errors import ConfigError, DataError
+from kohort.errors import ConfigError, DataError, counted
 from kohort.files import require_new, write_atomic
 from kohort.tables.cells import SUPPRESSED, Label, Suppressed
 
@@ -43,7 +43,7 @@ class Hierarchy:
 
     def __post_init__(self) -> None:
         if not self.chains:
-            raise DataError(f"the hierarchy of column {self.column!r} is empty", hint="Give one line a value")
+            raise DataError(f"the hierarchy of column {self.column!r} is empty", hint="Give one line per value")
         self._check_lengths()
         self._check_parents()
         self._check_nesting()
@@ -146,7 +146,7 @@ class Hierarchy:
 
     def _not_covered(self, count: int) -> DataError:
         hint = "Add a line for each value of the column"
-        return DataError(f"the hierarchy of column {self.column!r} lacks {count:,} value(s)", hint=hint)
+        return DataError(f"the hierarchy of column {self.column!r} lacks {counted(count, 'value')}", hint=hint)
 
     def _check_lengths(self) -> None:
         counts: dict[int, int] = {}
@@ -161,13 +161,13 @@ class Hierarchy:
         if len(self._chain_of) != len(set(self.chains)):
             repeated = len(set(self.chains)) - len(self._chain_of)
             hint = "Give each value one line"
-            message = f"{repeated:,} value(s) of the hierarchy of column {self.column!r} have two chains"
+            message = f"the hierarchy of column {self.column!r} has two chains for {counted(repeated, 'value')}"
             raise DataError(message, hint=hint)
         for level in range(1, self.levels - 1):
             pairs = {(chain[level], chain[level + 1]) for chain in self.chains}
             excess = len(pairs) - len({label for label, _ in pairs})
             if excess:
-                raise self._inconsistent(excess, f"have two parents at level {level + 1}")
+                raise self._inconsistent(excess, f"with two parents at level {level + 1}")
 
     def _check_nesting(self) -> None:
         below: dict[str, set[str]] = {}
@@ -177,10 +177,10 @@ class Hierarchy:
                 clashes += not below.get(label, set()) <= set(leaves)
                 below[label] = set(leaves)
         if clashes:
-            raise self._inconsistent(clashes, "stand above themselves or for different values at two levels")
+            raise self._inconsistent(clashes, "used in a cycle, or at two levels for different values")
 
     def _inconsistent(self, count: int, what: str) -> DataError:
-        message = f"cyclic or inconsistent hierarchy of column {self.column!r}: {count:,} label(s) {what}"
+        message = f"cyclic or inconsistent hierarchy of column {self.column!r}: {counted(count, 'label')} {what}"
         return DataError(message, hint="Give such labels different names")
 
 

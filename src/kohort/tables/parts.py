@@ -134,7 +134,7 @@ def write_parts(parts: Callable[[], Iterator[pl.DataFrame]], schema: Mapping[str
 
 
 @dataclass
-class _Course:
+class _Monotonicity:
     """How the values of a column go on from part to part; nulls are left out."""
 
     rises: bool = True
@@ -167,16 +167,16 @@ def order_tells_in_parts(table: pl.LazyFrame, columns: Sequence[str]) -> bool:
     Returns:
         True where they are. A column is read only as far as it may still be sorted.
     """
-    courses = {name: _Course() for name in columns}
+    monotonic = {name: _Monotonicity() for name in columns}
     rows = row_count(table)
-    step, start, left = part_rows(table, rows), 0, list(courses)
+    step, start, left = part_rows(table, rows), 0, list(monotonic)
     while left and start < rows:
         part = table.slice(start, step).select(left).collect()
         for name in left:
-            courses[name].add(part[name].drop_nulls())
-        left = [name for name in left if courses[name].rises or courses[name].falls]
+            monotonic[name].add(part[name].drop_nulls())
+        left = [name for name in left if monotonic[name].rises or monotonic[name].falls]
         start += step
-    return any(course.tells for course in courses.values())
+    return any(one.tells for one in monotonic.values())
 
 
 def sort_file(source: Path, out: Path) -> None:

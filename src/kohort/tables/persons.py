@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError
+from kohort.errors import ConfigError, DataError, counted
 from kohort.tables.domain import category_text
 
 __all__ = ["SeveralSites", "hold_out", "persons_at_several_sites", "persons_of", "shared_draws"]
@@ -106,8 +106,8 @@ def hold_out(
     persons = np.arange(n) if persons is None else persons
     sizes = np.bincount(persons)
     if len(sizes) < 2:
-        what = "row(s)" if len(sizes) == n else "person(s)"
-        raise DataError(f"{len(sizes)} {what} cannot be split into training and test", hint="Give more, or test = 0")
+        what = counted(len(sizes), "row" if len(sizes) == n else "person")
+        raise DataError(f"{what} cannot be split into training and test", hint="Give more, or test = 0")
     order = generator.permutation(len(sizes))
     reached = np.cumsum(sizes[order])[:-1]
     chosen = np.zeros(len(sizes), dtype=bool)

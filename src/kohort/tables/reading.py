@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
-from kohort.errors import DataError
+from kohort.errors import DataError, counted
 from kohort.tables.dialect import Dialect, ReadingOptions, find_dialect
 from kohort.tables.text_types import NULL_MARKERS, TypedColumn, TypeRules, dates_of, typed
 from kohort.tables.trial import READER_ERRORS
@@ -78,7 +78,7 @@ def parse_text(
     texts.columns = list(dialect.columns)
     if dialect.trailing:
         if (texts.to_series(texts.width - 1).fill_null("").str.strip_chars() != "").any():
-            raise DataError(f"{name} has 1 column(s) without a name", hint="Name every column")
+            raise DataError(f"{name} has 1 column without a name", hint="Name every column")
         texts = texts.drop(texts.columns[-1])
     found = _typed_columns(texts, dialect, options, markers=markers, dates=dates)
     frame = pl.DataFrame([column.values for column in found.values()])
@@ -244,7 +244,7 @@ def _check_row_widths(dialect: Dialect, name: str) -> None:
     wrong = np.flatnonzero(fields != width)
     if wrong.size:
         raise DataError(
-            f"{name} is ragged: {wrong.size:,} row(s) do not have the {width} fields of the header "
+            f"{name} is ragged: {counted(wrong.size, 'row')} without the {width} fields of the header "
             f"(first: record {wrong[0] + 1:,} with {fields[wrong[0]]})",
             hint="Check separators and quotes there",
         )

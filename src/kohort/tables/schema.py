@@ -431,7 +431,7 @@ def _check_column(name: str, spec: ColumnSpec) -> None:
     if {Role.TARGET, Role.FEATURE} <= spec.roles:
         raise ConfigError(f"column {name!r} is the target and also a feature", hint="Choose one of the two")
     if {Role.TARGET, Role.ITEMS} <= spec.roles:
-        raise ConfigError(f"column {name!r} is the target and also items", hint="A target is one value a row")
+        raise ConfigError(f"column {name!r} is the target and also items", hint="A target is one value per row")
     if spec.kind is not None and spec.kind not in get_args(ColumnKind):
         raise ConfigError(f"column {name!r} has an unknown kind", hint=nearest(str(spec.kind), get_args(ColumnKind)))
     _check_declarations(name, spec)

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, counted, nearest
 from kohort.tables.domain import category_text, number
 from kohort.tables.draws import (
     deal_persons,
@@ -357,7 +357,7 @@ def _in_natural_clusters(
 def _by_interval(frame: pl.DataFrame, column: str, sites: int, min_rows: int, *, equal_widths: bool) -> Assignment:
     _refuse_nulls(frame[column])
     if not frame[column].dtype.is_numeric():
-        hint = f'Use "column:{column}" for one site a value'
+        hint = f'Use "column:{column}" for one site per value'
         raise ConfigError(f"column {column!r} is not a number and has no intervals", hint=hint)
     values = number(frame[column]).to_numpy()
     cuts = np.linspace(0.0, 1.0, sites + 1)
@@ -383,7 +383,9 @@ def _by_interval(frame: pl.DataFrame, column: str, sites: int, min_rows: int, *,
         for first, last in zip(starts, ends, strict=True)
     ]
     joined = sites - len(starts)
-    notes = (f"{joined} interval(s) of {column} had fewer than {min_rows} row(s) and joined a neighbour",)
+    notes = (
+        f"{counted(joined, 'interval')} of {column} had fewer than {counted(min_rows, 'row')} and joined a neighbour",
+    )
     return Assignment(site=merged[interval], names=tuple(names), notes=notes if joined else ())
 
 

@@ -239,9 +239,9 @@ class HonestRun:
         Yields:
             Those chosen; the same ones every time.
         """
-        told, limit = f"{self.name}|{place}|", weight * self.share * 2**64
+        prefix, limit = f"{self.name}|{place}|", weight * self.share * 2**64
         for lie in found:
-            drawn = hashlib.blake2b((told + lie.name).encode(), digest_size=8).digest()
+            drawn = hashlib.blake2b((prefix + lie.name).encode(), digest_size=8).digest()
             if int.from_bytes(drawn, "little") < limit:
                 yield lie
 
@@ -267,7 +267,7 @@ def record(plan: Plan, *, name: str = "", share: float = 1.0, seed: int = 5) -> 
     assert served.streams is not None  # noqa: S101 - the run is over
     assert served.approved is not None  # noqa: S101 - the run is over
     # A plan that learns domains in clear tells which categories occur; otherwise nothing may depend on that.
-    told = any(step.task == DESCRIBE.name for step in served.approved.contract)
-    others = few_rows(seed=_SEED + 1, categories=told, **columns)
+    described = any(step.task == DESCRIBE.name for step in served.approved.contract)
+    others = few_rows(seed=_SEED + 1, categories=described, **columns)
     other = ServedSites(tables=others).populate(plan, Streams.choose(seed, secure=False))
     return HonestRun(name or plan.method, plan, served, other, share, seed)

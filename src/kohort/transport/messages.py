@@ -109,7 +109,7 @@ class RequestMessage:
     plan: bytes = field(default=b"", repr=False)
     """The plan as JSON, with the first request of a run."""
     peers: bytes = field(default=b"", repr=False)
-    """The public identities of all sites, one a line, with the plan. A site believes those its own roster knows."""
+    """The public identities of all sites, one per line, with the plan. A site believes those its own roster knows."""
     receipts: bytes = field(default=b"", repr=False)
     """Lines of the hub's receipts for this site."""
     heads: bytes = field(default=b"", repr=False)

@@ -172,7 +172,7 @@ class RemoteEngine:
     plan: bytes
     """The plan as JSON: every site hashes it, compares, and reads its parameters from it."""
     peers: bytes
-    """The public identities of all parties, one a line."""
+    """The public identities of all parties, one per line."""
     ledger: Ledger
     """The hub's own ledger of what it received."""
     receipts: Receipts

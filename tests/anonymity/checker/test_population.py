@@ -34,14 +34,14 @@ def test_the_figures_by_hand() -> None:
     ],
 )
 def test_each_rule_is_told_when_it_does_not_hold(k_map: int, presence: tuple | None, words: list[str]) -> None:
-    told = unmet_in_population(RELEASED, POPULATION, quasi=["age"], k_map=k_map, presence=presence)
-    assert len(told) == len(words)
-    assert all(word in sentence for word, sentence in zip(words, told, strict=True))
+    unmet = unmet_in_population(RELEASED, POPULATION, quasi=["age"], k_map=k_map, presence=presence)
+    assert len(unmet) == len(words)
+    assert all(word in sentence for word, sentence in zip(words, unmet, strict=True))
 
 
 def test_more_persons_than_candidates_are_told() -> None:
-    told = unmet_in_population(pl.DataFrame({"age": [50] * 3}), POPULATION, quasi=["age"], k_map=1, presence=None)
-    assert any("more persons than the population" in sentence for sentence in told)
+    unmet = unmet_in_population(pl.DataFrame({"age": [50] * 3}), POPULATION, quasi=["age"], k_map=1, presence=None)
+    assert any("more persons than the population" in sentence for sentence in unmet)
 
 
 def test_numbers_in_the_release_and_text_in_the_population_are_refused() -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kohort.anonymity.checker.sensitive import Spread, recursive_ratio, value_codes
+from kohort.anonymity.checker.sensitive import ValueFrequencies, recursive_ratio, value_codes
 from kohort.errors import ConfigError, DataError
 
 
-def two_classes() -> Spread:
+def two_classes() -> ValueFrequencies:
     """Counts 3, 2, 1 of three values, and 4 of one value."""
-    return Spread(
+    return ValueFrequencies(
         value=np.array([0, 1, 2, 1]),
         count=np.array([2, 3, 1, 4]),
         first=np.array([0, 3]),

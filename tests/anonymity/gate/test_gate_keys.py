@@ -210,7 +210,7 @@ def test_other_kinds_of_frames() -> None:
         ("bins:a=2,1", ConfigError, "rising cut points"),
         ("bins:a=1,inf", ConfigError, "rising cut points"),
         ("bins:b=1", ConfigError, "no quasi-identifier"),
-        ("bins:t=1", DataError, "hold none"),
+        ("bins:t=1", DataError, "has none in 2 rows"),
         ("mask:t", ConfigError, "a column and a length"),
         ("mask:t=-1", ConfigError, "a column and a length"),
         ("mask:x=1", ConfigError, "no quasi-identifier"),

@@ -25,7 +25,7 @@ CODES = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L"]
 
 
 def drawn(seed: int, *, rows: int | None = None) -> pl.DataFrame:
-    """A small table: a number, two categories with nulls, up to six items a row, some rows without any."""
+    """A small table: a number, two categories with nulls, up to six items per row, some rows without any."""
     random = np.random.default_rng(seed)
     height = int(random.integers(10, 70)) if rows is None else rows
     known = CODES[: int(random.integers(2, len(CODES) + 1))]

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from kohort.anonymity.relational import alike, in_parts, makers
+from kohort.anonymity.relational import distinct_combinations, in_parts, makers
 from kohort.anonymity.relational.algorithms import refine
 from kohort.anonymity.relational.anonymise import anonymise
 from kohort.anonymity.relational.in_parts import anonymise_in_parts
@@ -98,18 +98,18 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def as_if_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Small tables are treated as large ones; the list says of each whether its large classes were not held."""
     monkeypatch.setattr(makers, "MANY_CELLS", 0)
-    monkeypatch.setattr(alike, "MANY_CELLS", 0)
+    monkeypatch.setattr(distinct_combinations, "MANY_CELLS", 0)
     monkeypatch.setattr(makers, "FEW_CELLS", 0)
     monkeypatch.setattr(refine, "PAIRS_OF_SIZES", 0)
     found: list[bool] = []
-    usual = in_parts.classes_of_alike
+    usual = in_parts.classes_of_combinations
 
     def spied(*given: Any, **options: Any) -> Any:
         made = usual(*given, **options)
         found.append(made is not None)
         return made
 
-    monkeypatch.setattr(in_parts, "classes_of_alike", spied)
+    monkeypatch.setattr(in_parts, "classes_of_combinations", spied)
     return iter([found]).__next__()
 
 

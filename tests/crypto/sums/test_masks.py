@@ -15,7 +15,7 @@ from tests.support.sums import routed
 
 from kohort.crypto.sums.mask_hub import MaskingHub
 from kohort.crypto.sums.mask_keys import least_sites, threshold_for
-from kohort.crypto.sums.mask_messages import CONFIRMED, Shares
+from kohort.crypto.sums.mask_messages import CONFIRMED, SharesMessage
 from kohort.crypto.sums.masks import SCHEME
 from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import FixedPoint, Integers, SumContext, find_scheme
@@ -208,7 +208,7 @@ def test_a_recovered_secret_must_be_the_one_committed_to(part: str) -> None:
     def change(step: int, site: str, reply: bytes) -> bytes:
         if step or site != "s2":
             return reply
-        shares = Shares.unpack(reply, 6)
+        shares = SharesMessage.unpack(reply, 6)
         old: bytes = getattr(shares, part)
         return reply.replace(old, bytes([old[0] ^ 1]) + old[1:])
 

@@ -132,7 +132,7 @@ def test_a_sum_of_several_steps_begins_once_and_is_resumed() -> None:
 
 
 def test_federated_averaging_imports_no_encryption() -> None:
-    """Nor masks, unless the plan sums by them."""
+    """Nor masks, unless the plan sums by them, nor mappings of classes, closed forms or forests."""
     code = """
 import sys
 from kohort.methods.registry import find_method
@@ -141,13 +141,15 @@ from kohort.runs.demo import demo_plan
 from kohort.runs.run import run
 raw = demo_plan(find_method("fedavg"), rounds=1).to_mapping()
 heavy = {f"kohort.crypto.sums.{name}" for name in ("he", "packing", "encrypted", "key_holder", "bfv", "ckks")}
+heavy |= {"kohort.methods.syntactic.mapping", "kohort.models.closed_form", "kohort.models.trees"}
+masks = {f"kohort.crypto.sums.{name}" for name in ("masks", "mask_hub", "mask_messages", "mask_streams", "shamir")}
 for secure in ({}, {"secure": {"sum": "masks"}}):
     raw["method"].pop("secure", None)
     raw["method"] |= secure
     run(load_plan(raw, complete=True), seed=1)
     found = sorted((heavy | {"tenseal"}) & set(sys.modules))
     assert not found, found
-    assert ("kohort.crypto.sums.masks" in sys.modules) == bool(secure)
+    assert masks & set(sys.modules) == (masks if secure else set())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

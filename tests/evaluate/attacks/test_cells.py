@@ -65,12 +65,12 @@ def test_the_smallest_cell_of_all_later_totals_is_bet_on() -> None:
     found = SmallestCells.of((truth, truth), classes=2)
     first = OpenedCells(np.array([2.0, 9.0]), np.array([0.3, -5.0]), np.zeros(2, dtype=np.int64), own, nobody)
     found.take(first, (expected, expected))
-    assert np.allclose(found.told[0][:, 0], [0.55, 0.45, 0.2 - 5 / 9])
+    assert np.allclose(found.estimates[0][:, 0], [0.55, 0.45, 0.2 - 5 / 9])
     alone = OpenedCells(
         np.array([1.0]), np.array([0.8]), np.zeros(1, dtype=np.int64), np.array([[-1], [-1], [0]]), nobody
     )
     found.take(alone, (expected, expected))
-    assert np.allclose(found.told[0][:, 0], [0.55, 0.45, 1.0])
+    assert np.allclose(found.estimates[0][:, 0], [0.55, 0.45, 1.0])
     one = found.finding(on="", by="")
     assert one.success == 1.0
     assert one.details["alone"] == pytest.approx(1 / 3)

@@ -49,15 +49,15 @@ def asked(table: pl.DataFrame, described: Sequence[str] = COLUMNS) -> list[Findi
 
 
 def test_a_copy_of_the_rows_singles_out_links_and_tells() -> None:
-    alone, linked, told = asked(MEMBERS)
+    alone, linked, inferred = asked(MEMBERS)
     assert alone.success == 1.0
     assert linked.success is not None
     assert linked.success > 0.3
     assert linked.guess is not None
     assert linked.guess < 0.05
-    assert told.success is not None
-    assert told.success > 0.95
-    assert all(one.exposed for one in (alone, linked, told))
+    assert inferred.success is not None
+    assert inferred.success > 0.95
+    assert all(one.exposed for one in (alone, linked, inferred))
 
 
 def test_rows_of_other_persons_tell_nothing_of_the_members() -> None:
@@ -66,12 +66,12 @@ def test_rows_of_other_persons_tell_nothing_of_the_members() -> None:
 
 def test_classes_of_ten_single_nobody_out_by_what_k_protects_and_link_nobody() -> None:
     made = anonymize(MEMBERS, quasi=["age", "ward", "height", "job"], sensitive=["illness"], k=10)
-    alone, linked, told = asked(made.frame, described=COLUMNS[:-1])
+    alone, linked, inferred = asked(made.frame, described=COLUMNS[:-1])
     assert not alone.exposed
     assert "nothing to bet on" in alone.note
     assert not linked.exposed
-    assert told.success is not None
-    assert told.success < 0.6
+    assert inferred.success is not None
+    assert inferred.success < 0.6
 
 
 def test_a_class_of_one_value_tells_it_and_dealt_values_do_not() -> None:

@@ -19,7 +19,7 @@ from kohort.crypto.sums.he import BFV, PublicKey, SecretKey
 from kohort.crypto.sums.masks import SCHEME as MASKS
 from kohort.errors import ConfigError, DataError, IntegrityError, KohortError, RefusedError
 from kohort.evaluate.attacks.gram import OneHot, singled_out
-from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
+from kohort.methods.oneshot.design import InputCells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import PENALTIES, check_before, chosen_notes, decoded
 from kohort.methods.oneshot.state import FILE, Batch, OneShotState, join, leave, load_state, save_state
 from kohort.models.closed_form.design import OneLayer
@@ -207,7 +207,7 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
 
 def test_what_would_overflow_is_refused_with_the_bound() -> None:
     section = OneShotSection(precision=24)
-    layout = Layout(section, Cells.whole(2), np.ones(2, dtype=bool), OneLayer(inputs=2, classes=2), ())
+    layout = Layout(section, InputCells.whole(2), np.ones(2, dtype=bool), OneLayer(inputs=2, classes=2), ())
     with pytest.raises(RefusedError, match="the bound is 2,731"):
         check_before(layout, [3_000, 10, 10])
     grid = layout.grid(3)
@@ -603,7 +603,7 @@ def test_the_papers_mode_gives_the_same_labels_and_warns() -> None:
     seed=st.integers(0, 99),
 )
 def test_weights_of_merged_inputs_say_the_same_of_encoded_rows(target: list[int], seed: int) -> None:
-    cells = Cells(np.array(target), max(target) + 1)
+    cells = InputCells(np.array(target), max(target) + 1)
     random = np.random.default_rng(seed)
     x, weights = random.random((4, len(target))), random.random((cells.inputs, 2))
     np.testing.assert_allclose(cells.apply(x) @ weights, x @ cells.spread(weights), atol=1e-12)
@@ -636,7 +636,7 @@ def _bare_state(*batches: frozenset[str]) -> OneShotState:
     return OneShotState(
         section=OneShotSection(),
         encoder=_ENCODER,
-        cells=Cells.whole(1),
+        cells=InputCells.whole(1),
         clip=None,
         batches=tuple(Batch(members, total) for members in batches),
     )
@@ -653,7 +653,7 @@ def test_a_lambda_that_leaves_nothing_of_the_rows_is_refused(penalty: float) -> 
 
 
 def test_what_the_folds_chose_is_said_and_so_is_the_end_of_their_grid() -> None:
-    layout = Layout.of(OneShotSection(lambda_="folds"), _ENCODER, Cells.whole(1))
+    layout = Layout.of(OneShotSection(lambda_="folds"), _ENCODER, InputCells.whole(1))
     (inside,) = chosen_notes(layout, [0.1], [1])
     (edge,) = chosen_notes(layout, [PENALTIES[-1]], [1])
     assert "end of what they choose among" not in inside

@@ -140,7 +140,7 @@ def test_a_hub_cannot_ask_past_the_plan(monkeypatch: pytest.MonkeyPatch) -> None
         del arguments, options
         return (yield from oneshot_peers.solved_by_peers(hub, oneshot.layout_of(hub.approved, hub.encoder, WHOLE)))
 
-    WHOLE = oneshot.Cells.whole(2)
+    WHOLE = oneshot.InputCells.whole(2)
     monkeypatch.setattr(oneshot, "secure_sum", asks_for_peers)
     for scheme in ("none", "masks"):
         with pytest.raises(KohortError, match=r"asks for no 'peers\.keys'"):

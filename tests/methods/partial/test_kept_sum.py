@@ -127,10 +127,10 @@ def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
 
 
 def test_sites_that_missed_rounds_are_told_what_the_hub_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, plain = [], summed_tasks._advance
+    sizes_fit, plain = [], summed_tasks._advance
 
     def advance(site: Any, announced: bytes, places: bytes, hub: bytes = b"") -> None:
-        told.append(len(hub) == 8 * (1 + site.network.parameter_count))
+        sizes_fit.append(len(hub) == 8 * (1 + site.network.parameter_count))
         plain(site, announced, places, hub)
 
     caught: list[int] = []
@@ -141,7 +141,7 @@ def test_sites_that_missed_rounds_are_told_what_the_hub_trained(monkeypatch: pyt
     found = outcome(gate={"k": 150}, sites=faults, own={**SUM, "secure": {"sum": "none"}}, train={"rounds": 10})
     assert found.dropped
     assert caught
-    assert all(told)
+    assert all(sizes_fit)
 
 
 def test_what_the_hub_trained_is_read_only_where_the_plan_lets_it_train() -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kohort.anonymity.checker.joint_release import joint_release
 from kohort.anonymity.checker.measures import measure
-from kohort.anonymity.checker.together import together
 from kohort.anonymity.gate.keys import group_rows
 from kohort.anonymity.relational.rule import SensitiveColumns
 from kohort.errors import IntegrityError, RefusedError
@@ -165,8 +165,8 @@ def test_a_second_release_in_crossing_classes_is_refused(tmp_path: Path) -> None
     again.admit("coarser", units, classes_of(frame, 8), meets=lambda rows: True)
     again.admit("allowed", units, classes_of(frame, 6), overlap=True, meets=lambda rows: True)
     shown = [pl.DataFrame({"age": classes_of(frame, width)}) for width in (4, 6, 8)]
-    assert together(shown[0], shown[1], quasi=["age"]).isolated > 0
-    assert together(shown[0], shown[2], quasi=["age"]).isolated == 0
+    assert joint_release(shown[0], shown[1], quasi=["age"]).isolated > 0
+    assert joint_release(shown[0], shown[2], quasi=["age"]).isolated == 0
     assert (tmp_path / "releases.jsonl").stat().st_mode & 0o077 == 0
 
 

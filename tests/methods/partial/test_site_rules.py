@@ -16,7 +16,7 @@ from kohort.errors import ConfigError, IntegrityError, RefusedError
 from kohort.methods.partial import tasks
 from kohort.methods.partial.config import Gate, SiteRules, config_of, count_cap, rules_at, threshold_of
 from kohort.rng import Streams
-from kohort.rounds.counting import Proven
+from kohort.rounds.counting import FrequentKeys
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.explain import explain_plan
 from kohort.runs.forecast import forecast
@@ -187,7 +187,7 @@ def test_counts_in_clear_that_cannot_be_read_approve_nothing(monkeypatch: pytest
 
 def test_proven_totals_are_compared_with_a_sites_own_threshold() -> None:
     numbers = np.asarray([5, 7, 9], dtype=np.uint64)
-    assert Proven(numbers, numbers, numbers).reaching(7).f.tolist() == [7, 9]
+    assert FrequentKeys(numbers, numbers, numbers).reaching(7).f.tolist() == [7, 9]
 
 
 def test_the_contract_in_words_names_the_site() -> None:

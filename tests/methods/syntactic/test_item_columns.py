@@ -97,9 +97,9 @@ def test_a_run_over_two_columns_predicts_through_its_classes(data: dict[str, Any
     assert list(outcome.facts["ncp"]) == [*(["age", "ward"] if not data else []), "codes, flags"]
     rows = pl.concat(tables().values())
     np.testing.assert_array_equal(load_model(tmp_path / "run").predict_proba(rows), outcome.predict_proba(rows))
-    told = outcome.model.read_as(rows)
-    assert {series.name for series in told} == {"class_site", "class", "class_legitimate", "class_cost"}
-    if data:  # one class a site, of all its rows
+    read = outcome.model.read_as(rows)
+    assert {series.name for series in read} == {"class_site", "class", "class_legitimate", "class_cost"}
+    if data:  # one class per site, of all its rows
         assert outcome.facts["classes"] == len(SIZES)
     # A text that occurs in both columns means two things.
     one, other = (rows.head(1).with_columns(codes=pl.Series([codes]), flags=pl.Series([flags]))

@@ -102,8 +102,8 @@ def test_sites_behind_servers_keep_the_model_and_the_hub_gets_no_class(tmp_path:
         assert place.is_dir() or b'"sizes"' not in place.read_bytes()
     lines = [json.loads(line) for place in (tmp_path / "sites" / "a").glob("**/ledger.jsonl")
              for line in place.read_text().splitlines()]  # fmt: skip
-    (told,) = [line for line in lines if line.get("what") == "mappings.keep"]
-    assert told["guarantee"]["kind"] == "public"
+    (kept,) = [line for line in lines if line.get("what") == "mappings.keep"]
+    assert kept["guarantee"]["kind"] == "public"
 
 
 @pytest.mark.parametrize("sent", ["short", "nan", "double", "none"])
@@ -111,14 +111,14 @@ def test_a_site_keeps_no_weights_that_are_no_model_of_its_plan(sent: str, monkey
     kept: list[Any] = []
     monkeypatch.setattr(Site, "keep_model", lambda _, model: kept.append(model))
 
-    def told(**parts: Any) -> Payload:
+    def damaged(**parts: Any) -> Payload:
         if "arrays" not in parts:
             return Payload(**parts)
         weights = parts["arrays"]["weights"]
         made = {"short": weights[:-1], "nan": np.full_like(weights, np.nan), "double": weights.astype(np.float64)}
         return Payload(arrays={"weights": made[sent]} if sent in made else {})
 
-    monkeypatch.setattr(site_model, "Payload", told)
+    monkeypatch.setattr(site_model, "Payload", damaged)
     with pytest.raises(KohortError):
         run(PEERS, seed=1, tables=tables())
     assert not kept

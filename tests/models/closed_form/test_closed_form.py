@@ -253,9 +253,9 @@ def test_bad_statistics_are_refused_by_name():
     with pytest.raises(DataError, match="no rows"):
         solve(design, np.zeros(design.length))
     wider = OneLayer(inputs=4, classes=4)
-    with pytest.raises(DataError, match=r"class code\(s\) 3"):
+    with pytest.raises(DataError, match="class code 3"):
         solve(wider, total_of(wider, x, y))
-    with pytest.raises(DataError, match="target of 300 row"):
+    with pytest.raises(DataError, match="in 300 rows"):
         total_of(design, x, y + 0.5)
     with pytest.raises(DataError, match="not finite"):
         total_of(design, np.where(x == x[0, 0], np.nan, x), y)

@@ -709,7 +709,7 @@ def test_the_example_runs(kohort_here, tmp_path, monkeypatch):
         "run", "examples/torch.toml", "--out", tmp_path / "out", "--set", "train.rounds=1", "--json"
     )
     assert code == 0, said
-    told = json.loads(shown)
-    assert told["rounds"] == 1
-    assert told["metrics"]["accuracy"] > 0.7
-    assert "torch_module:residual" in " ".join(told["notes"])
+    record = json.loads(shown)
+    assert record["rounds"] == 1
+    assert record["metrics"]["accuracy"] > 0.7
+    assert "torch_module:residual" in " ".join(record["notes"])

@@ -71,14 +71,14 @@ def test_no_canary_is_in_any_export_report_or_audit(finished: Path, tmp_path: Pa
     code, table, said = kohort_here("audit", finished, "--shadows", 0, "--out", tmp_path / "audit.json")
     assert code == 0, said
     for name in FORMATS:
-        code, _, told = kohort_here(
+        code, _, err = kohort_here(
             "export", finished, "--as", name, "--out", tmp_path / name, "--audit", tmp_path / "audit.json"
         )
-        assert code == 0, told
+        assert code == 0, err
     for edition in ([], ["--external"]):
         page = tmp_path / f"page{len(edition)}.html"
-        code, _, told = kohort_here("report", finished, *edition, "--out", page, "--audit", tmp_path / "audit.json")
-        assert code == 0, told
+        code, _, err = kohort_here("report", finished, *edition, "--out", page, "--audit", tmp_path / "audit.json")
+        assert code == 0, err
         assert "<svg" in page.read_text()  # pictures are drawn as text in the page
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) == 1 + 3 + 4 + 2 * 2

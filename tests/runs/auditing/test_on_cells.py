@@ -119,7 +119,7 @@ def test_counts_of_classes_are_read_exactly_from_what_was_opened(
 
 def test_an_audit_has_it_and_says_where_it_does_not_apply() -> None:
     found = attack_replay(replayed(FINE, people(300)), shadows=0)
-    assert any(one.attack.startswith("attribute: targets told") and one.success is not None for one in found)
+    assert any(one.attack.startswith("attribute: targets inferred") and one.success is not None for one in found)
     (one,) = cells_findings(replayed(FINE, people(300), test=0.0))
     assert "no test rows" in one.note
     private = {"name": "additive", "dp": {"epsilon": 1.0, "delta": 1e-5, "unit": "row"}, "secure": {"sum": "masks"}}

@@ -88,11 +88,11 @@ def test_what_is_solved_holds_of_the_rows_in_every_round(monkeypatch: pytest.Mon
     own = np.stack([table[f"c{column}"].str.slice(1).cast(pl.Int64).to_numpy() for column in range(3)])
     truth = np.bincount(np.ravel_multi_index(tuple(own), (4, 4, 4)), minlength=64)
     assert len(opened[-1].sums) == len(counts) > len(opened[0].sums) == 12  # bins of pairs joined in
-    told = [np.zeros((len(counts), 1)) for _ in opened]
+    totals = [np.zeros((len(counts), 1)) for _ in opened]
     for row in places:
-        for total, sums in zip(told, opened, strict=True):
+        for total, sums in zip(totals, opened, strict=True):
             np.add.at(total, row, truth[:, None] * sums.expected)
-    same = [total[: len(sums.sums)] - sums.sums for total, sums in zip(told, opened, strict=True)]
+    same = [total[: len(sums.sums)] - sums.sums for total, sums in zip(totals, opened, strict=True)]
     targets = same[-1]
     for one_round in same:  # what is left is how many of a bin have the class: the same in every round
         assert np.abs(one_round - targets[: len(one_round)]).max() < 1e-5

@@ -24,7 +24,7 @@ def test_what_was_heard_is_what_the_ledger_lists(finished: Path) -> None:
     stored = read_stored(finished)
     made = repeat(stored.plan, seed=3, tables={"": people(60)}, stored=stored)
     assert made.outcome.ledger_head == stored.result["ledger_head"]
-    assert {ask.task.name for ask, _ in made.heard} >= {"prepare", "train"}
+    assert {ask.task.name for ask, _ in made.recorded} >= {"prepare", "train"}
 
 
 def test_another_table_or_seed_is_another_run(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from kohort.studies.anonymised.paper import CLASSIFIERS, EDUCATION, NAMES, PARTI
 from kohort.studies.anonymised.protocols import Scores, jobs_of
 from kohort.studies.anonymised.release import entropy_coefficient, release
 from kohort.studies.anonymised.silo import silo_plan
-from kohort.studies.anonymised.tables import VARIANTS, Case, case_named
+from kohort.studies.anonymised.tables import VARIANTS, AnonymisedCase, case_named
 from kohort.studies.harness.parallel import in_parallel
 from kohort.studies.registry import find_study
 
@@ -41,21 +41,23 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(scope="module")
-def adult() -> Case:
+def adult() -> AnonymisedCase:
     return case_named("adult")
 
 
-def tiny_case(rows: int = 240) -> Case:
+def tiny_case(rows: int = 240) -> AnonymisedCase:
     """Columns that Tables 5.1 and 5.2 know, rows made up."""
     random = np.random.default_rng(3)
     age, shape = random.integers(20, 70, rows), random.choice(["a", "b", "c", "d"], rows)
     ill = (age > 45) ^ (shape == "d") ^ (random.random(rows) < 0.1)
     frame = pl.DataFrame({"age": age, "shape": shape, "dose": random.random(rows), "ill": np.where(ill, "yes", "no")})
     variants = tuple(VARIANTS[key] for key in ("k3-exact", "k3", "l2", "t0.2"))
-    return Case(name="mammographic", title="Tiny", frame=frame, quasi=("age", "shape"), target="ill", variants=variants)
+    return AnonymisedCase(
+        name="mammographic", title="Tiny", frame=frame, quasi=("age", "shape"), target="ill", variants=variants
+    )
 
 
-def test_education_shares_are_those_of_table_2_2(adult: Case) -> None:
+def test_education_shares_are_those_of_table_2_2(adult: AnonymisedCase) -> None:
     shares, groups = education_tables(adult)
     assert len(shares.rows) == len(EDUCATION) == 16
     for found, (income, _) in zip(shares.rows, EDUCATION.values(), strict=True):
@@ -82,7 +84,7 @@ LOSSES_HELD = {  # suppression tells nothing, suppression is a value, NCP
 }  # fmt: skip
 
 
-def table_of(name: str) -> Case:
+def table_of(name: str) -> AnonymisedCase:
     file = {"mammographic": "mammographic_mass", "housing": "california_housing", "adult": "adult"}[name]
     if name != "adult" and not (DATA and (Path(DATA) / f"{file}.parquet").is_file()):
         pytest.skip(f"KOHORT_DATA has no {file}")
@@ -190,12 +192,14 @@ def test_a_share_of_100_percent_is_in_the_last_bucket_of_every_rho(rho: float) -
     assert group_values(frequent_targets(frame, "a", "b"), rho) == (("x", "y"),)
 
 
-def memorised(rows: int = 800) -> Case:
+def memorised(rows: int = 800) -> AnonymisedCase:
     """A label that nothing tells: whoever predicts it better for members has remembered them."""
     random = np.random.default_rng(5)
     frame = pl.DataFrame({"age": random.integers(0, 90, rows), "zip": random.integers(0, 90, rows),
                           "ill": random.choice(["yes", "no"], rows)})  # fmt: skip
-    return Case(name="mammographic", title="Noise", frame=frame, quasi=("age", "zip"), target="ill", variants=())
+    return AnonymisedCase(
+        name="mammographic", title="Noise", frame=frame, quasi=("age", "zip"), target="ill", variants=()
+    )
 
 
 def test_the_membership_attack_succeeds_on_an_overfitted_model_and_guesses_on_a_stiff_one() -> None:

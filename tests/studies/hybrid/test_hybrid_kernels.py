@@ -24,7 +24,7 @@ from kohort.studies.hybrid.plans import (
     ONCE,
     PEERS_ONLY,
     STEPS,
-    Column,
+    HybridColumn,
 )
 
 COLUMNS = (NO_DP_COLUMN, LOW_RISK, PEERS_ONLY, FL, HYBRID, STEPS, ONCE, HYBRID_STEPS)
@@ -47,7 +47,7 @@ def same_noise(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
-def test_kernels_alone_train_what_a_run_trains(column: Column, same_noise: Counter[bytes]) -> None:
+def test_kernels_alone_train_what_a_run_trains(column: HybridColumn, same_noise: Counter[bytes]) -> None:
     plan = plan_of(column, cell(SMALL, epsilon=1.0 if column.private else None))
     population = declared(populate(plan, Streams.seeded(3), tables={"rows": small_census(2400)}), plan)
     outcome = run(plan, seed=3, backend=SharedRows(population=population))

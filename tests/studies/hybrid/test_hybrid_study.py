@@ -35,11 +35,11 @@ from kohort.studies.hybrid.plans import (
     ONE_HOT,
     PEERS_ONLY,
     STEPS,
-    Case,
-    Cell,
-    Chosen,
-    Column,
-    Training,
+    HybridCase,
+    HybridCell,
+    HybridChoice,
+    HybridColumn,
+    HybridTraining,
     printed,
     published,
 )
@@ -66,18 +66,18 @@ SMALL = replace(
     clusters=2,
     sites=3,
     least=200,
-    peers=Training(rounds=2),
-    server=Training(rounds=2),
-    steps=Training(rounds=12, batch=0),
+    peers=HybridTraining(rounds=2),
+    server=HybridTraining(rounds=2),
+    steps=HybridTraining(rounds=12, batch=0),
 )
 
 
-def cell(case: Case = SMALL, *, epsilon: float | None = None, void: bool = False) -> Cell:
-    return Cell(case=case, setting=printed(case) if void else published(case), low=0.4, epsilon=epsilon)
+def cell(case: HybridCase = SMALL, *, epsilon: float | None = None, void: bool = False) -> HybridCell:
+    return HybridCell(case=case, setting=printed(case) if void else published(case), low=0.4, epsilon=epsilon)
 
 
-def plan_of(column: Column, at: Cell, reach: float = 1.0) -> Plan:
-    return column.make(at, Chosen(reach), Chosen(0.5))
+def plan_of(column: HybridColumn, at: HybridCell, reach: float = 1.0) -> Plan:
+    return column.make(at, HybridChoice(reach), HybridChoice(0.5))
 
 
 @pytest.fixture
@@ -110,15 +110,15 @@ def test_the_paper_s_improvements_follow_from_its_accuracies_under_one_of_two_de
     over_server = over_hybrid = 0
     for name, by_share in IMPROVEMENT.items():
         for place, line in enumerate(by_share):
-            for number, told in enumerate(line):
+            for number, improvement in enumerate(line):
                 server, both = SERVER[name][place][number], HYBRID[name][place][number]
-                if told is None:
+                if improvement is None:
                     continue
                 by_server, by_both = both / server - 1, 1 - server / both
-                assert min(abs(told - by_server), abs(told - by_both)) < 0.005
+                assert min(abs(improvement - by_server), abs(improvement - by_both)) < 0.005
                 if abs(by_server - by_both) > 0.02:
-                    over_server += abs(told - by_server) < abs(told - by_both)
-                    over_hybrid += abs(told - by_server) > abs(told - by_both)
+                    over_server += abs(improvement - by_server) < abs(improvement - by_both)
+                    over_hybrid += abs(improvement - by_server) > abs(improvement - by_both)
     assert over_server > 0
     assert over_hybrid > 0
 
@@ -134,7 +134,7 @@ def test_every_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize("case", [DUTCH, INCOME, COVERTYPE, ONE_HOT])
-def test_fl_and_the_hybrid_differ_in_where_they_begin_and_in_nothing_else(case: Case) -> None:
+def test_fl_and_the_hybrid_differ_in_where_they_begin_and_in_nothing_else(case: HybridCase) -> None:
     for one, other in ((FL, BOTH), (STEPS, HYBRID_STEPS)):
         alone, both = (plan_of(way, cell(case, epsilon=0.5)).to_mapping() for way in (one, other))
         peers, *server = both["method"].pop("phases")
@@ -220,7 +220,7 @@ def test_validation_rows_are_a_fifth_of_each_part_and_no_test_row(small_table: N
 class Landscape:
     """Stands in for runs: the accuracy of a plan follows from its settings; remembers what was asked for."""
 
-    def __init__(self, best: Chosen) -> None:
+    def __init__(self, best: HybridChoice) -> None:
         self.best, self.asked = best, set[str]()
 
     def prepare(self, plans: list[Plan]) -> None:
@@ -234,14 +234,16 @@ class Landscape:
         return 0.9 - float(np.abs(found) @ [0.01, 0.013 if phase.dp else 0.0, 0.007])
 
 
-@pytest.mark.parametrize("best", [Chosen(1.0), Chosen(16.0, 3.0, 4.0), Chosen(32.0, 0.1, 2.0), Chosen(1 / 16, 0.3)])
-def test_tuning_climbs_past_the_reaches_it_begins_with(best: Chosen) -> None:
+@pytest.mark.parametrize(
+    "best", [HybridChoice(1.0), HybridChoice(16.0, 3.0, 4.0), HybridChoice(32.0, 0.1, 2.0), HybridChoice(1 / 16, 0.3)]
+)
+def test_tuning_climbs_past_the_reaches_it_begins_with(best: HybridChoice) -> None:
     runs, private = Landscape(best), cell(epsilon=1.0)
     tuned = Tuned(cast("Runs[RunSummary]", runs))
     tuned.tune([(STEPS, private), (FL, private), (NO_DP_COLUMN, cell())])
     assert tuned.chosen[STEPS.name, private] == best
-    assert tuned.chosen[FL.name, private] == Chosen(best.reach, best.clip), "as many passes as in the paper"
-    assert tuned.chosen[NO_DP_COLUMN.name, cell()] == Chosen(best.reach)
+    assert tuned.chosen[FL.name, private] == HybridChoice(best.reach, best.clip), "as many passes as in the paper"
+    assert tuned.chosen[NO_DP_COLUMN.name, cell()] == HybridChoice(best.reach)
     few = len(runs.asked)
     assert few < 3 * len(GRID) / 2
     tuned.tune([(STEPS, replace(private, epsilon=0.5))])
@@ -249,22 +251,22 @@ def test_tuning_climbs_past_the_reaches_it_begins_with(best: Chosen) -> None:
 
 
 def test_other_cells_begin_where_the_first_ended() -> None:
-    runs = Landscape(Chosen(16.0, 3.0, 4.0))
+    runs = Landscape(HybridChoice(16.0, 3.0, 4.0))
     tuned, cells = Tuned(cast("Runs[RunSummary]", runs)), [cell(epsilon=epsilon) for epsilon in (1.0, 0.5, 0.2)]
     tuned.tune([(STEPS, cells[0])])
     alone = len(runs.asked)
-    both = Landscape(Chosen(16.0, 3.0, 4.0))
+    both = Landscape(HybridChoice(16.0, 3.0, 4.0))
     tuned = Tuned(cast("Runs[RunSummary]", both))
     tuned.tune([(STEPS, one) for one in cells])
-    assert {tuned.chosen[STEPS.name, one] for one in cells} == {Chosen(16.0, 3.0, 4.0)}
+    assert {tuned.chosen[STEPS.name, one] for one in cells} == {HybridChoice(16.0, 3.0, 4.0)}
     assert len(both.asked) - alone <= 2 * 6, "what was chosen and its neighbours"
 
 
 def test_tuning_ends_inside_its_bounds() -> None:
-    runs, private = Landscape(Chosen(1e9, 1e9, 1e9)), cell(epsilon=1.0)
+    runs, private = Landscape(HybridChoice(1e9, 1e9, 1e9)), cell(epsilon=1.0)
     tuned = Tuned(cast("Runs[RunSummary]", runs))
     tuned.tune([(STEPS, private)])
-    assert tuned.chosen[STEPS.name, private] == Chosen(tuning.LADDER[-1], 3.0, 4.0)
+    assert tuned.chosen[STEPS.name, private] == HybridChoice(tuning.LADDER[-1], 3.0, 4.0)
 
 
 def test_every_column_is_tuned_by_the_same_procedure(small_table: None) -> None:
@@ -274,7 +276,7 @@ def test_every_column_is_tuned_by_the_same_procedure(small_table: None) -> None:
     assert {name for name, _ in tuned.chosen} == {"low-risk only", "tuned server", "P2P, then tuned server", "P2P only"}
     for column, at in wanted:
         best = tuned.chosen[column.name, at]
-        scores = tuned.score(column, at, [Chosen(reach) for reach in tuning.REACHES])
+        scores = tuned.score(column, at, [HybridChoice(reach) for reach in tuning.REACHES])
         assert tuned.score(column, at, [best])[0] >= max(scores)
     peers = tuned.plan(HYBRID_STEPS, private).config.phases[0]
     assert peers.lr == tuned.chosen[PEERS_ONLY.name, cell()].lr
@@ -321,8 +323,8 @@ def test_accountants() -> None:
 
 def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> None:
     depth = replace(hybrid.QUICK, seeds=(0,), shares={"dutch": (0.4,)}, shifted=(), rows={}, grid=())
-    told: list[str] = []
-    found = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,))
+    said: list[str] = []
+    found = hybrid.run_study(tmp_path, True, said.append, depth=depth, cases=(SMALL,))
     assert found["name"] == "hybrid"
     assert sorted([*found["figures"], RUNS_FILE]) == sorted(path.name for path in tmp_path.iterdir())
     assert {"figure-2-dutch.svg", "figure-3-published.svg"} == set(found["figures"])
@@ -331,8 +333,8 @@ def test_the_whole_study_on_a_small_table(small_table: None, tmp_path: Path) -> 
     assert any("conclusions" in name for name in names)
     for table in found["tables"]:
         assert all(set(line) >= {"setting", "paper", "ours", "sd", "delta"} for line in table["rows"])
-    assert told
-    again = hybrid.run_study(tmp_path, True, told.append, depth=depth, cases=(SMALL,), resume=True)
+    assert said
+    again = hybrid.run_study(tmp_path, True, said.append, depth=depth, cases=(SMALL,), resume=True)
     assert again == found
     assert any("California" in note for note in found["notes"])
 
@@ -346,7 +348,7 @@ def test_the_quick_study_takes_few_regions_and_says_so(monkeypatch: pytest.Monke
     table_rows.cache_clear()
     monkeypatch.setattr(hybrid_rows, "open_table", lambda name: Opened)
     income = hybrid.QUICK.case(INCOME)
-    plan = plan_of(FL, Cell(case=income, setting=published(income), low=0.4, epsilon=1.0))
+    plan = plan_of(FL, HybridCell(case=income, setting=published(income), low=0.4, epsilon=1.0))
     found = ShuffledRows({"acs_income": 2000}, hybrid.QUICK.regions)(plan)["rows"]
     table_rows.cache_clear()
     assert sorted(found["ST"].unique()) == list(range(10, 20))

@@ -48,7 +48,7 @@ def small_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_equation_16_is_the_papers() -> None:
-    # Section 4.5: Skin, a fraction of 0.3, more than 13 rounds; 3 attributes and 8 rows a site.
+    # Section 4.5: Skin, a fraction of 0.3, more than 13 rounds; 3 attributes and 8 rows per site.
     assert rounds_of_equation_16([8] * 20_000, 3, 0.3) == pytest.approx(13.33, abs=0.01)
     # Equation 23: fewer rows than attributes.
     assert rounds_of_equation_16([4, 4], 16, 0.5) == pytest.approx((4 + 1) / 0.5)

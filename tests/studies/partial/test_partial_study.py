@@ -26,7 +26,7 @@ from kohort.studies.partial.plans import (
     release_plan,
     summarise_partial,
 )
-from kohort.studies.partial.times import Measured, time_rows
+from kohort.studies.partial.times import MeasuredTimes, time_rows
 from kohort.studies.registry import find_study
 from kohort.tables.datasets.catalogue import open_table
 
@@ -115,8 +115,8 @@ def test_a_summary_counts_the_rows_that_were_sent(small_table: Path) -> None:
 
 
 def test_running_times_add_up() -> None:
-    central = Measured(server=10.0, client=0.0, rows=1.0, models=5.0)
-    shared = Measured(server=4.0, client=2.0, rows=0.5, models=6.0)
+    central = MeasuredTimes(server=10.0, client=0.0, rows=1.0, models=5.0)
+    shared = MeasuredTimes(server=4.0, client=2.0, rows=0.5, models=6.0)
     assert shared.total(1) == 6.5
     assert shared.total(10) == 2.9
     rows = {row.setting: row for row in time_rows({("k", 1): central, ("k", 100): shared}, TIMES_FASTER_HUB, 10)}

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 from kohort.errors import ConfigError
-from kohort.tables.harmonise.compare import Comparison, compare_profiles
+from kohort.tables.harmonise.compare import ProfileComparison, compare_profiles
 from kohort.tables.harmonise.profiles import profile_table
 
 
-def compare(*tables: dict[str, Any], target: str | None = None, columns: tuple[str, ...] = ()) -> Comparison:
+def compare(*tables: dict[str, Any], target: str | None = None, columns: tuple[str, ...] = ()) -> ProfileComparison:
     frames = [pl.DataFrame(table) for table in tables]
     profiles = [profile_table(frame, site="abcd"[index]) for index, frame in enumerate(frames)]
     found = compare_profiles(profiles, target=target, columns=columns)
@@ -26,7 +26,7 @@ def compare(*tables: dict[str, Any], target: str | None = None, columns: tuple[s
     return found
 
 
-def kinds(found: Comparison) -> list[tuple[str, str | None]]:
+def kinds(found: ProfileComparison) -> list[tuple[str, str | None]]:
     return [(one.kind, one.column) for one in found.disagreements]
 
 

@@ -53,8 +53,8 @@ def test_quantiles_are_cells_of_a_public_grid() -> None:
     numbers = np.random.default_rng(1).normal(70, 10, 2000)
     found = column(numbers).quantiles
     assert found is not None
-    for told, exact in zip(found, np.quantile(numbers, (0.1, 0.5, 0.9)), strict=True):
-        assert told == pytest.approx(exact, rel=0.08)
+    for profiled, exact in zip(found, np.quantile(numbers, (0.1, 0.5, 0.9)), strict=True):
+        assert profiled == pytest.approx(exact, rel=0.08)
     # The same cells for other numbers in them: the exact values are not told.
     assert column(numbers * 1.0001).quantiles == found
 
@@ -89,9 +89,9 @@ def test_what_one_person_has_is_not_told() -> None:
             here = pl.int_range(400) == row
             changed = frame.with_columns(pl.when(here).then(pl.lit(strange)).otherwise(pl.col(name)).alias(name))
             found = profile_table(changed, site="s", least=10).columns
-            for told, usual in zip(found.values(), expected.values(), strict=True):
-                assert replace(told, quantiles=usual.quantiles) == usual
-                assert (told.quantiles or ()) == pytest.approx(usual.quantiles or (), rel=0.08)
+            for profiled, usual in zip(found.values(), expected.values(), strict=True):
+                assert replace(profiled, quantiles=usual.quantiles) == usual
+                assert (profiled.quantiles or ()) == pytest.approx(usual.quantiles or (), rel=0.08)
 
 
 def test_codes_for_missing_values_are_found_far_from_the_numbers() -> None:

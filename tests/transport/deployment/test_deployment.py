@@ -207,15 +207,15 @@ def test_rows_go_when_their_last_day_is_over(tmp_path: Path, hub: HubFolder) -> 
 
 def test_the_hubs_second_thread_waits_until_flower_is_imported(hub: HubFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads that import Flower at a time find halves of it."""
-    told = threading.Event()
+    notified = threading.Event()
     seen: list[bool] = []
 
     def serve(*, before: Callable[[], None], **_: object) -> None:
-        seen.append(told.wait(0.2))
+        seen.append(notified.wait(0.2))
         before()
-        seen.append(told.wait(10))
+        seen.append(notified.wait(10))
 
-    monkeypatch.setattr(HubFolder, "_tell_superlink", lambda *_, **__: told.set())
+    monkeypatch.setattr(HubFolder, "_tell_superlink", lambda *_, **__: notified.set())
     monkeypatch.setattr("kohort.transport.deployment.hub.serve_superlink", serve)
     monkeypatch.setattr("kohort.transport.deployment.hub._require_free", lambda *_: None)
     hub.start()

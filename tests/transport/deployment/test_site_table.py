@@ -173,9 +173,9 @@ def test_a_profile_passes_the_door_and_stands_in_the_ledger(
     out = tmp_path / "west.json"
     code, _, said = kohort_here("site", "profile", site.path, "--out", out)
     assert code == 0, said
-    told = json.loads(out.read_text())
-    assert told["least"] == 10
-    assert set(told["columns"]) == {"age", "sex", "weight", "smoker", "ward", "outcome"}
+    profile = json.loads(out.read_text())
+    assert profile["least"] == 10
+    assert set(profile["columns"]) == {"age", "sex", "weight", "smoker", "ward", "outcome"}
     assert "canary" not in out.read_text()
     release = [line for line in lines_of(site) if line["event"] == "release"]
     assert [(line["what"], line["to"]) for line in release] == [("harmonise.profile", "hub")]
@@ -215,6 +215,6 @@ def test_a_table_that_changed_is_told_anew(site: SiteFolder, tmp_path: Path) -> 
 def test_the_minimum_cell_is_the_sites_own(site: SiteFolder) -> None:
     text = (site.path / "site.toml").read_text()
     (site.path / "site.toml").write_text(text.replace("min_cell = 10", "min_cell = 150"))
-    told = json.loads(site.profile())
-    assert told["least"] == 150
-    assert told["columns"]["sex"]["values"] == []
+    profile = json.loads(site.profile())
+    assert profile["least"] == 150
+    assert profile["columns"]["sex"]["values"] == []

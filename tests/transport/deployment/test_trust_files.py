@@ -172,12 +172,12 @@ def test_a_swapped_node_key_in_a_registration_is_refused(pair: Pair, tmp_path: P
 
 
 def test_commands_refuse_another_fingerprint_than_the_one_told(pair: Pair, kohort_here: Callable[..., Any]) -> None:
-    told = Invitation.read(pair.hub.path / "invitation.json").hub.fingerprint
+    fingerprint = Invitation.read(pair.hub.path / "invitation.json").hub.fingerprint
     words = ["--name", "west", "--table", pair.root / "north.csv", "--invitation", pair.hub.path / "invitation.json"]
     code, _, said = kohort_here("site", "init", pair.root / "west", *words, "--fingerprint", "0" * 64)
     assert (code, "another fingerprint" in said) == (6, True)
     assert not (pair.root / "west").exists()
-    code, out, _ = kohort_here("site", "init", pair.root / "west", *words, "--fingerprint", told)
+    code, out, _ = kohort_here("site", "init", pair.root / "west", *words, "--fingerprint", fingerprint)
     assert code == 0
     registration = pair.root / "west" / "registration.json"
     assert kohort_here("hub", "add", pair.hub.path, registration, "--fingerprint", "0" * 64)[0] == 6
@@ -416,12 +416,12 @@ def test_what_an_older_version_wrote_is_renewed_by_commands(pair: Pair, kohort_h
         pair.north.site_server()
     assert kohort_here("hub", "start", pair.hub.path)[0] == 2
     assert kohort_here("site", "renew", pair.north.path)[0] == 2
-    code, told, _ = kohort_here("hub", "renew", pair.hub.path)
+    code, shown, _ = kohort_here("hub", "renew", pair.hub.path)
     assert code == 0
     words = ["--invitation", pair.hub.path / "invitation.json", "--fingerprint"]
     assert kohort_here("site", "renew", pair.north.path, *words, "0" * 64)[0] == 6
     keys = load_identity(pair.north.path / "identity.key").public.signing
-    code, printed, said = kohort_here("site", "renew", pair.north.path, *words, told.strip())
+    code, printed, said = kohort_here("site", "renew", pair.north.path, *words, shown.strip())
     assert (code, "covers the node key now" in said) == (0, True)
     own = load_identity(pair.north.path / "identity.key").public
     assert (own.signing, own.fingerprint) == (keys, printed.strip())

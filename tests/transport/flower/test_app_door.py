@@ -24,7 +24,7 @@ from kohort.errors import ConfigError, RefusedError
 from kohort.flower import AppLedger, Noise, door_mod, guarded
 from kohort.privacy.codes import CODES
 from kohort.privacy.ledger.verify import verify_ledger
-from kohort.transport.flower.app_content import Asked, checked_content
+from kohort.transport.flower.app_content import AppRequest, checked_content
 
 POLICY = Policy(min_rows=100, public=("rows", "train_loss"))
 CANARY = "canary-3f9a1c"
@@ -240,14 +240,14 @@ def test_the_noise_has_the_standard_deviation_of_its_claim() -> None:
     update = np.zeros(size)
     update[:3] = np.nan, np.inf, 1e9
     answered = RecordDict({"arrays": ArrayRecord([3.0 + update]), "metrics": MetricRecord({"num-examples": 9})})
-    checked = checked_content(Asked.of(sent), answered, policy=POLICY, most_numbers=size)
+    checked = checked_content(AppRequest.of(sent), answered, policy=POLICY, most_numbers=size)
     made = noise.added(checked).arrays["arrays"]["0"] - 3.0
     # sigma of the analytic Gaussian mechanism at (1, 1e-5), sensitivity 2 x clip
     assert np.std(made) == pytest.approx(3.730632 * 1.0, rel=0.02)
     assert abs(made[2]) < 0.5 + 6 * 3.74
     whole = RecordDict({"arrays": ArrayRecord([np.ones(2, dtype=np.int64)])})
     reply = RecordDict({**whole, "metrics": MetricRecord({"num-examples": 9})})
-    counts = checked_content(Asked.of(whole), reply, policy=POLICY, most_numbers=9)
+    counts = checked_content(AppRequest.of(whole), reply, policy=POLICY, most_numbers=9)
     with pytest.raises(RefusedError, match="whole numbers"):
         noise.added(counts)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.checker.classes import Classes, group_rows, require_columns, require_values
 from kohort.errors import DataError
 
-__all__ = ["Combinations", "Part", "Values", "combine"]
+__all__ = ["ClassPart", "ColumnValues", "Combinations", "combine"]
 
 Integers = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ COUNT, PLACE = "count", "place"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class ClassPart:
     """Some classes of a table, each as a whole, by their distinct combinations.
 
     Attributes:
@@ -55,7 +55,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Values:
+class ColumnValues:
     """The distinct values of one column in the whole table.
 
     Attributes:
@@ -96,7 +96,7 @@ class Combinations:
     whole: pl.DataFrame | None = field(repr=False)
     count: int = 1
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ClassPart]:
         """The classes of the table, part by part."""
         if self.whole is not None:
             yield self._part(self.whole)
@@ -107,14 +107,14 @@ class Combinations:
             if found.height:
                 yield self._part(found)
 
-    def values(self, name: str) -> Values:
+    def values(self, name: str) -> ColumnValues:
         """The values of a column in the whole table, with the rows, or the persons, that have each."""
         if self.persons is None:
             found = self._by_value(name)
         else:
             found = self._persons_by_value(self.names[name], self.names[self.persons])
         found = found.sort(PLACE, nulls_last=False)
-        return Values(known=found[PLACE].drop_nulls(), counts=found[COUNT].to_numpy().astype(np.int64))
+        return ColumnValues(known=found[PLACE].drop_nulls(), counts=found[COUNT].to_numpy().astype(np.int64))
 
     def sizes(self, name: str) -> Integers:
         """Rows of each value of a column."""
@@ -141,12 +141,12 @@ class Combinations:
     def _keys(self) -> list[str]:
         return [self.names[name] for name in self.quasi]
 
-    def _part(self, found: pl.DataFrame) -> Part:
+    def _part(self, found: pl.DataFrame) -> ClassPart:
         order, rising = _in_classes(found, self._keys())
         of_row = np.empty(found.height, np.int64)
         of_row[order] = rising
         rows = found[COUNT].to_numpy().astype(np.int64)
-        return Part(
+        return ClassPart(
             classes=Classes(of_row, np.bincount(of_row, weights=rows).astype(np.int64)),
             order=order,
             rows=rows,
@@ -183,7 +183,7 @@ def combine(
     require_values(table, keys)
     for name in private:
         if isinstance(table.collect_schema()[name], pl.List):
-            raise DataError(f"column {name!r} holds lists", hint="A sensitive column has one value a row")
+            raise DataError(f"column {name!r} holds lists", hint="A sensitive column has one value per row")
     used = dict.fromkeys((*keys, *private, *(() if persons is None else require_columns(table, [persons]))))
     names = {name: f"column{position}" for position, name in enumerate(used)}
     chosen = [pl.col(name).alias(alias) for name, alias in names.items()]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["RECURSIVE_L", "Anonymity", "Disclosure"]
+__all__ = ["RECURSIVE_L", "Anonymity", "SensitiveDisclosure"]
 
 Number = TypeVar("Number", int, float)
 
@@ -19,7 +19,7 @@ RECURSIVE_L = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Disclosure:
+class SensitiveDisclosure:
     """What the worst class gives away about one sensitive column.
 
     `recursive_c` belongs to l = 2: recursive (c, 2)-diversity holds for every c above it. `beta_enhanced` and `delta`
@@ -53,7 +53,7 @@ class Anonymity:
     uniques: int
     largest_class: int
     histogram: tuple[tuple[int, int], ...]
-    sensitive: tuple[Disclosure, ...] = ()
+    sensitive: tuple[SensitiveDisclosure, ...] = ()
     km: int | None = None
     m: int | None = None
 
@@ -132,7 +132,7 @@ class Anonymity:
             "sensitive": {found.column: found.to_mapping() for found in self.sensitive},
         }
 
-    def _worst(self, choose: Callable[..., Number], figure: Callable[[Disclosure], Number]) -> Number | None:
+    def _worst(self, choose: Callable[..., Number], figure: Callable[[SensitiveDisclosure], Number]) -> Number | None:
         return choose(figure(found) for found in self.sensitive) if self.sensitive else None
 
 

@@ -49,7 +49,7 @@ class ItemSets:
 
 @dataclass(frozen=True)
 class _Prefixes:
-    """Combinations of one size, one entry a row that holds one: the combination's number and where its last item is.
+    """Combinations of one size, one entry per row that holds one: the combination's number and where its last item is.
 
     Entries of one combination stand together, and combinations are numbered in that order.
     """

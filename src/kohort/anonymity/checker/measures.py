@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.checker import sensitive as per_class
 from kohort.anonymity.checker.classes import as_frame, group_rows, require_columns
 from kohort.anonymity.checker.combinations import Combinations, combine
-from kohort.anonymity.checker.figures import RECURSIVE_L, Anonymity, Disclosure
+from kohort.anonymity.checker.figures import RECURSIVE_L, Anonymity, SensitiveDisclosure
 from kohort.anonymity.checker.items import item_sets, smallest_class, smallest_support
 from kohort.anonymity.checker.sensitive import TOLERANCE, value_codes
 from kohort.errors import ConfigError, DataError, nearest
@@ -29,8 +29,8 @@ from kohort.errors import ConfigError, DataError, nearest
 __all__ = [
     "Anonymity",
     "BetaKind",
-    "Disclosure",
     "LKind",
+    "SensitiveDisclosure",
     "TKind",
     "judged",
     "k_anonymity",
@@ -103,7 +103,7 @@ def measure_combinations(counted: Combinations) -> Anonymity:
     """
     values = {name: counted.values(name) for name in counted.sensitive}
     least, sizes, counts = counted.rows, np.empty(0, np.int64), np.empty(0, np.int64)
-    disclosed: dict[str, Disclosure] = {}
+    disclosed: dict[str, SensitiveDisclosure] = {}
     for part in counted.parts():
         smallest = int(part.classes.sizes.min()) if part.persons is None else smallest_class(part.classes, part.persons)
         least = min(least, smallest)
@@ -343,22 +343,22 @@ def _recursive_problems(
     return problems
 
 
-def _spreads(counted: Combinations, name: str) -> Iterator[per_class.Spread]:
+def _spreads(counted: Combinations, name: str) -> Iterator[per_class.ValueFrequencies]:
     values = counted.values(name)
     for part in counted.parts():
         yield per_class.spread(part, name, values)
 
 
-def _worse(one: Disclosure, other: Disclosure) -> Disclosure:
+def _worse(one: SensitiveDisclosure, other: SensitiveDisclosure) -> SensitiveDisclosure:
     """The worse figure of two parts of a table, for each measure."""
     fewest = ("l_distinct", "l_entropy")
     names = [name for name in vars(one) if name != "column"]
     worst = {name: (min if name in fewest else max)(getattr(one, name), getattr(other, name)) for name in names}
-    return Disclosure(column=one.column, **worst)
+    return SensitiveDisclosure(column=one.column, **worst)
 
 
-def _disclosure(found: per_class.Spread, column: str) -> Disclosure:
-    return Disclosure(
+def _disclosure(found: per_class.ValueFrequencies, column: str) -> SensitiveDisclosure:
+    return SensitiveDisclosure(
         column=column,
         l_distinct=int(per_class.distinct_values(found).min()),
         l_entropy=float(per_class.entropy_values(found).min()),
@@ -372,7 +372,9 @@ def _disclosure(found: per_class.Spread, column: str) -> Disclosure:
     )
 
 
-def _figure(frame: Any, quasi: Sequence[str], sensitive: str, figure: Callable[[per_class.Spread], Any]) -> list[Any]:
+def _figure(
+    frame: Any, quasi: Sequence[str], sensitive: str, figure: Callable[[per_class.ValueFrequencies], Any]
+) -> list[Any]:
     """A figure of every class, part by part."""
     counted = combine(as_frame(frame).lazy(), quasi=quasi, sensitive=[sensitive])
     return [figure(found) for found in _spreads(counted, sensitive)]

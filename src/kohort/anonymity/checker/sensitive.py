@@ -1,8 +1,8 @@
 """What the classes of a table give away about one sensitive column.
 
-Every function takes a `Spread`, the counts of each sensitive value in each class, and returns one number a class; the
-table is as good as its worst class. p is a value's share in the class, q its share in the table; logarithms are
-natural. Null is a value like any other.
+Every function takes `ValueFrequencies`, the counts of each sensitive value in each class, and returns one number per
+class; the table is as good as its worst class. p is a value's share in the class, q its share in the table; logarithms
+are natural. Null is a value like any other.
 
     distinct_values   number of values in the class (Machanavajjhala et al., 2007)
     entropy_values    exp of the entropy of the class: equals n for n equally frequent values
@@ -27,12 +27,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kohort.anonymity.checker.combinations import Part, Values
+from kohort.anonymity.checker.combinations import ClassPart, ColumnValues
 from kohort.errors import ConfigError, DataError
 
 __all__ = [
     "TOLERANCE",
-    "Spread",
+    "ValueFrequencies",
     "distinct_values",
     "emd",
     "enhanced_gain",
@@ -54,8 +54,8 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Spread:
-    """How often each value occurs in each class: one entry a value that does occur, by class, then by value."""
+class ValueFrequencies:
+    """How often each value occurs in each class: one entry per value that does occur, by class, then by value."""
 
     value: Integers
     count: Integers
@@ -95,7 +95,7 @@ def value_codes(column: pl.Series) -> tuple[Integers, int]:
         DataError: The column holds lists.
     """
     if isinstance(column.dtype, pl.List):
-        raise DataError(f"column {column.name!r} holds lists", hint="A sensitive column has one value a row")
+        raise DataError(f"column {column.name!r} holds lists", hint="A sensitive column has one value per row")
     missing = column.null_count() > 0
     known = column.drop_nulls().unique().sort()
     return _ranks(column, known, missing), len(known) + int(missing)
@@ -114,7 +114,7 @@ def _ranks(column: pl.Series, known: pl.Series, missing: bool) -> Integers:
     return (ranks + int(missing)).fill_null(0).to_numpy().astype(np.int64)
 
 
-def spread(part: Part, name: str, values: Values) -> Spread:
+def spread(part: ClassPart, name: str, values: ColumnValues) -> ValueFrequencies:
     """Count the values of a sensitive column in each class. Numbers are ordered, everything else is not.
 
     Args:
@@ -138,7 +138,7 @@ def spread(part: Part, name: str, values: Values) -> Spread:
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     count = np.add.reduceat(weights, starts)
     of_class, value = np.divmod(keys[starts], distinct)
-    return Spread(
+    return ValueFrequencies(
         value=value,
         count=count,
         first=np.searchsorted(of_class, np.arange(part.classes.count)).astype(np.int64),
@@ -148,7 +148,7 @@ def spread(part: Part, name: str, values: Values) -> Spread:
     )
 
 
-def distinct_values(found: Spread) -> Integers:
+def distinct_values(found: ValueFrequencies) -> Integers:
     """Number of distinct sensitive values in each class.
 
     Args:
@@ -160,7 +160,7 @@ def distinct_values(found: Spread) -> Integers:
     return found.entries
 
 
-def entropy_values(found: Spread) -> Floats:
+def entropy_values(found: ValueFrequencies) -> Floats:
     """exp(entropy) of each class: n where n values are equally frequent.
 
     Args:
@@ -174,7 +174,7 @@ def entropy_values(found: Spread) -> Floats:
     return values
 
 
-def recursive_ratio(found: Spread, *, l: int) -> Floats:  # noqa: E741 - the papers call it l
+def recursive_ratio(found: ValueFrequencies, *, l: int) -> Floats:  # noqa: E741 - the papers call it l
     """r_1 / (r_l + ... + r_m) of each class; infinite for a class with fewer than l values.
 
     Args:
@@ -199,7 +199,7 @@ def recursive_ratio(found: Spread, *, l: int) -> Floats:  # noqa: E741 - the pap
     return ratio
 
 
-def emd(found: Spread) -> Floats:
+def emd(found: ValueFrequencies) -> Floats:
     """Earth mover's distance of each class from the table.
 
     Args:
@@ -212,7 +212,7 @@ def emd(found: Spread) -> Floats:
     return _ordered_distance(found) if found.ordered else _total_variation(found)
 
 
-def kl(found: Spread) -> Floats:
+def kl(found: ValueFrequencies) -> Floats:
     """KL(class || table) in nats.
 
     Args:
@@ -227,7 +227,7 @@ def kl(found: Spread) -> Floats:
     return np.maximum(divergence, 0.0)
 
 
-def top_share(found: Spread) -> Floats:
+def top_share(found: ValueFrequencies) -> Floats:
     """Share of the most frequent value of each class.
 
     Args:
@@ -239,7 +239,7 @@ def top_share(found: Spread) -> Floats:
     return np.maximum.reduceat(found.share, found.first)
 
 
-def gain(found: Spread) -> Floats:
+def gain(found: ValueFrequencies) -> Floats:
     """Largest (p - q) / q of each class; 0 where no value is more frequent than in the table.
 
     Args:
@@ -251,7 +251,7 @@ def gain(found: Spread) -> Floats:
     return np.maximum.reduceat(_gains(found), found.first)
 
 
-def enhanced_gain(found: Spread) -> Floats:
+def enhanced_gain(found: ValueFrequencies) -> Floats:
     """`gain`, but infinite where the gain of some value exceeds -ln q: then no beta is large enough.
 
     Args:
@@ -265,7 +265,7 @@ def enhanced_gain(found: Spread) -> Floats:
     return np.maximum.reduceat(np.where(broken, np.inf, gains), found.first)
 
 
-def log_ratio(found: Spread) -> Floats:
+def log_ratio(found: ValueFrequencies) -> Floats:
     """Largest |ln(p / q)| of each class.
 
     Args:
@@ -278,17 +278,17 @@ def log_ratio(found: Spread) -> Floats:
     return np.where(found.entries < len(found.table), np.inf, ratios)
 
 
-def _gains(found: Spread) -> Floats:
+def _gains(found: ValueFrequencies) -> Floats:
     q = found.table_share
     return np.maximum((found.share - q) / q, 0.0)
 
 
-def _total_variation(found: Spread) -> Floats:
+def _total_variation(found: ValueFrequencies) -> Floats:
     # Only values of the class can have p > q, and what they gain the others lose.
     return np.add.reduceat(np.maximum(found.share - found.table_share, 0.0), found.first)
 
 
-def _ordered_distance(found: Spread) -> Floats:
+def _ordered_distance(found: ValueFrequencies) -> Floats:
     """Area between the two cumulative distributions.
 
     A class's distribution is constant between its own values and the table's rises, so on each such stretch the two

@@ -37,7 +37,7 @@ __all__ = ["GateKey", "Groups", "KeyFunction", "Keys", "group_keys", "group_rows
 Integers: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = NDArray[np.unsignedinteger[Any]]
 KeyFunction: TypeAlias = Callable[[pl.DataFrame], Any]
-"""The quasi-identifiers in, one key a row out: a frame or series, an array [n] or [n, d], or a list of plain values."""
+"""The quasi-identifiers in, one key per row out: a frame, a series, an array [n] or [n, d], or a list of values."""
 
 KINDS, ENTRY_POINTS = "kohort.anonymity.gate.key_kinds", "kohort.gate_keys"
 PART_SEPARATOR = ";"
@@ -193,7 +193,7 @@ def read_columns(frame: Any, names: Sequence[str]) -> pl.DataFrame:
         raise DataError("the table has no rows", hint="Give a table with at least one row")
     lists = [name for name, dtype in found.schema.items() if isinstance(dtype, pl.List)]
     if lists:
-        hint = "A column of the gate has one value a row; leave sets of items out"
+        hint = "A column of the gate has one value per row; leave sets of items out"
         raise DataError(f"columns hold lists: {', '.join(lists)}", hint=hint)
     return found
 
@@ -339,7 +339,7 @@ def _as_values(found: Any, *, rows: int) -> pl.DataFrame:
     """The output of a key function as columns. Python values become bytes, for they may be of any kind in each row."""
     values = _as_columns(found)
     if values.height != rows:
-        hint = "A key function gives one key a row"
+        hint = "A key function gives one key per row"
         raise ConfigError(f"the key function gave {values.height:,} keys for {rows:,} rows", hint=hint)
     return values
 

@@ -27,7 +27,7 @@ WORD = 64
 
 class Shape(NamedTuple):
     """The columns: kind, number of values, weight; where each begins in `points` (numbers), in the words of a set
-    (categories) and in `labels` and `costs` (hierarchies: level by level, one entry a value), and how many levels."""
+    (categories) and in `labels` and `costs` (hierarchies: level by level, one entry per value), and how many levels."""
 
     kind: Any
     distinct: Any
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
     costs: Any
 
 
-class Groups(NamedTuple):
+class GroupState(NamedTuple):
     """State of the groups: rows (or persons) in each, codes, levels, sets, loss of one row."""
 
     size: Any
@@ -63,7 +63,7 @@ def _make_groups(codes, size, shape):
             low[i, c] = codes[c, i]
             if shape.kind[c] == CATEGORY:
                 bits[i, shape.words[c] + low[i, c] // WORD] |= np.uint64(1) << np.uint64(low[i, c] % WORD)
-    return Groups(
+    return GroupState(
         size.astype(np.float64),
         low,
         low.copy(),

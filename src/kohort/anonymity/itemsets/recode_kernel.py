@@ -32,7 +32,7 @@ SMALLEST_TABLE = 64
 FILLED = 0.6
 
 
-class Units(NamedTuple):
+class RecodeUnits(NamedTuple):
     """Rows `starts[u]` to `starts[u + 1]` belong to unit u, one person of a class; occurrences to rows likewise."""
 
     starts: Any
@@ -40,7 +40,7 @@ class Units(NamedTuple):
     node: Any
 
 
-class Tree(NamedTuple):
+class RecodeTree(NamedTuple):
     """What stands above each node (-1: nothing), how many nodes are items, which come first, how much a loss on a node
     counts, and how many occurrences of the class at hand there are at and below it."""
 
@@ -50,7 +50,7 @@ class Tree(NamedTuple):
     below: Any
 
 
-class Counts(NamedTuple):
+class RecodeCounts(NamedTuple):
     """Combinations and how many persons show each; `filled[0]` places are in use, and `fallen[0]` counts combinations
     that became rare."""
 
@@ -60,7 +60,7 @@ class Counts(NamedTuple):
     fallen: Any
 
 
-class Buffers(NamedTuple):
+class RecodeBuffers(NamedTuple):
     """Room for the nodes of a row, what is said against each and where it goes, and for combinations: their numbers,
     and the places of the nodes of the rare ones, `m` each."""
 
@@ -79,12 +79,12 @@ def recode_items(class_starts, unit_starts, row_starts, leaf, parent, items, wei
     Class c has the units `class_starts[c]` to `class_starts[c + 1]`; `weight[x]` is how much a loss on node x counts,
     above 0, and `most` the largest number of combinations that a unit has.
     """
-    units = Units(unit_starts, row_starts, leaf.copy())
-    tree = Tree(parent, items, weight, np.zeros(len(parent), np.int64))
+    units = RecodeUnits(unit_starts, row_starts, leaf.copy())
+    tree = RecodeTree(parent, items, weight, np.zeros(len(parent), np.int64))
     longest = np.int64(1)
     for row in range(len(row_starts) - 1):
         longest = max(longest, row_starts[row + 1] - row_starts[row])
-    buffers = Buffers(
+    buffers = RecodeBuffers(
         np.empty(longest, np.int64),
         np.empty(longest, np.int64),
         np.empty(longest, np.int64),
@@ -117,7 +117,7 @@ def _count_below(leaf, start, end, tree, sign):
 def _solve_class(first, last, units, tree, buffers, target, k, m):
     """Sweep over one class until no row shows a rare combination."""
     base = np.int64(len(tree.parent) + 1)
-    counts = Counts(
+    counts = RecodeCounts(
         np.full(SMALLEST_TABLE, EMPTY), np.zeros(SMALLEST_TABLE, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
     )
     for unit in range(first, last):
@@ -343,7 +343,7 @@ def _make_room(counts, more):
             place = _place(keys, counts.keys[i])
             keys[place], holders[place] = counts.keys[i], counts.holders[i]
     counts.filled[0] = live
-    return Counts(keys, holders, counts.filled, counts.fallen)
+    return RecodeCounts(keys, holders, counts.filled, counts.fallen)
 
 
 @inner

@@ -41,7 +41,7 @@ from kohort.anonymity.relational.problem import CodedTable, Integers, Partition,
 from kohort.anonymity.relational.recode import ColumnCells
 from kohort.anonymity.relational.rule import BetaKind, LKind, Rule, SensitiveColumns, TKind, require_feasible
 from kohort.anonymity.relational.techniques import CutOptions, class_techniques
-from kohort.anonymity.relational.verify import Report, Verdict, figures, suppressed_cells, verify
+from kohort.anonymity.relational.verify import ReleaseVerdict, Report, figures, suppressed_cells, verify
 from kohort.errors import ConfigError, DataError, IntegrityError, nearest
 from kohort.tables.frames import FrameKind, Missing, complete_rows, from_native, handle_missing, like_input
 from kohort.tables.hierarchy import Hierarchy
@@ -238,7 +238,7 @@ def anonymise(
         means=tuple(means),
     )
 
-    def judge(made: FormedClasses) -> Verdict:
+    def judge(made: FormedClasses) -> ReleaseVerdict:
         return verify(made, categorised, quasi, sensitive, rule, person, people)
 
     made, verdict, tried = _first_verified(table, problem, options, people, judge, keep_exact, person)
@@ -300,15 +300,15 @@ def _first_verified(
     problem: Problem,
     options: ClassOptions,
     people: PopulationRule,
-    judge: Callable[[FormedClasses], Verdict],
+    judge: Callable[[FormedClasses], ReleaseVerdict],
     keep_exact: KeepExact,
     person: str | None,
-) -> tuple[FormedClasses, Verdict, dict[str, float]]:
+) -> tuple[FormedClasses, ReleaseVerdict, dict[str, float]]:
     """The first classes that hold, from the smallest on; what is wrong where none does; and what `auto` tried.
 
     Beside a population, smaller classes that fail are joined where they do, and the least loss is kept.
     """
-    held: list[tuple[FormedClasses, Verdict, dict[str, float]]] = []
+    held: list[tuple[FormedClasses, ReleaseVerdict, dict[str, float]]] = []
     failed: list[tuple[Problem, ClassOptions, FormedClasses, dict[str, float]]] = []
     for larger in sizes_to_try(problem, people):
         sized = replace(options, finish=finisher(larger, keep_exact))

@@ -1,7 +1,8 @@
 """Anonymise a Parquet table larger than memory: read in parts, written in parts, judged as it is written.
 
 What makers look at is held as codes of two or four bytes, the columns one after the other; other columns are read and
-written part by part. Where a rule asks for k rows alone, rows that k others equal are not held at all (`alike`).
+written part by part. Where a rule asks for k rows alone, rows that k others equal are not held at all
+(`distinct_combinations`).
 
 Guarantees: the released file has the cells that `anonymise` gives the table where it is held. It was judged by
 `kohort.anonymity.checker` as a file, in parts, before it got its name; a rule that does not hold there is an error, and
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.checker.measures import Anonymity, judged
 from kohort.anonymity.loss import ncp_and_entropy
-from kohort.anonymity.relational.alike import classes_of_alike, count_alike, may_be_alike
 from kohort.anonymity.relational.anonymise import (
     MAX_SET,
     Hierarchies,
@@ -38,6 +38,11 @@ from kohort.anonymity.relational.anonymise import (
 )
 from kohort.anonymity.relational.classes import ClassOptions, FormedClasses, form_classes
 from kohort.anonymity.relational.codes import ranked
+from kohort.anonymity.relational.distinct_combinations import (
+    classes_of_combinations,
+    count_combinations,
+    may_count_combinations,
+)
 from kohort.anonymity.relational.hierarchy_builders import LATTICE_RHOS, automatic_hierarchy, data_independent
 from kohort.anonymity.relational.parted import LEFT_OUT, Kinds, PartedTable, RowClasses
 from kohort.anonymity.relational.population import k_of_risk
@@ -189,8 +194,8 @@ def anonymise_in_parts(
         )  # fmt: skip
         written, tried = _released(rows, roles, asked, writer)
         if written.problems:
-            told = "; ".join(written.problems)
-            raise IntegrityError(f"the released table does not meet the rule: {told}", hint="Report this")
+            listed = "; ".join(written.problems)
+            raise IntegrityError(f"the released table does not meet the rule: {listed}", hint="Report this")
         report = _report(written, rows.rows, roles, tried, began)
         if in_value_order:
             sort_file(file, Path(folder) / "sorted")
@@ -290,7 +295,7 @@ def _released(rows: PartedTable, roles: _Roles, asked: _Asked, writer: _Writer) 
 
 def _by_combinations(rows: PartedTable, roles: _Roles, asked: _Asked, rule: Rule) -> RowClasses | None:
     """Classes of which most rows are not held; None where they must be."""
-    fits = may_be_alike(
+    fits = may_count_combinations(
         rows, roles.quasi, rule, algorithm=asked.algorithm, hierarchies=asked.hierarchies, levels=asked.levels,
         limit=asked.suppression_limit,
     )  # fmt: skip
@@ -301,12 +306,12 @@ def _by_combinations(rows: PartedTable, roles: _Roles, asked: _Asked, rule: Rule
         return None
     require_memory(rows.rows * BYTES_UNHELD, "what is held of the table", hint="Give fewer rows, or more memory")
     used = list(dict.fromkeys((*roles.quasi, *([] if roles.about is None else [roles.about]))))
-    alike = count_alike(rows.parts(used), roles.quasi, roles.about)
-    if alike is None:
+    combinations = count_combinations(rows.parts(used), roles.quasi, roles.about)
+    if combinations is None:
         return None
-    column_weights(asked.weights, code_table(alike.quasi.head(1), roles.quasi))
-    return classes_of_alike(
-        rows, alike, rule, algorithm=asked.algorithm, weights=asked.weights, max_set=asked.max_set,
+    column_weights(asked.weights, code_table(combinations.quasi.head(1), roles.quasi))
+    return classes_of_combinations(
+        rows, combinations, rule, algorithm=asked.algorithm, weights=asked.weights, max_set=asked.max_set,
         keep_exact=asked.keep_exact, jobs=asked.jobs,
     )  # fmt: skip
 

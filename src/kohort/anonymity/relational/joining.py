@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kohort.anonymity.relational.classes import ClassOptions, FormedClasses, with_partition
 from kohort.anonymity.relational.population import PopulationRule
 from kohort.anonymity.relational.problem import Partition, Problem
-from kohort.anonymity.relational.verify import Verdict
+from kohort.anonymity.relational.verify import ReleaseVerdict
 
 __all__ = ["join_classes", "joined_until_met"]
 
@@ -31,9 +31,9 @@ def joined_until_met(
     options: ClassOptions,
     made: FormedClasses,
     people: PopulationRule,
-    judge: Callable[[FormedClasses], Verdict],
+    judge: Callable[[FormedClasses], ReleaseVerdict],
     person: str | None,
-) -> tuple[FormedClasses, Verdict] | None:
+) -> tuple[FormedClasses, ReleaseVerdict] | None:
     """Classes joined until the checker finds nothing wrong beside the population.
 
     Args:

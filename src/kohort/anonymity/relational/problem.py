@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.relational.codes import ranked
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, SensitiveRequirements
-from kohort.errors import ConfigError, DataError, nearest
+from kohort.errors import ConfigError, DataError, counted, nearest
 
 __all__ = ["CodedColumn", "CodedTable", "Codes", "Integers", "Partition", "Problem", "code_table"]
 
@@ -286,7 +286,9 @@ def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn,
     lacking = ranks.null_count() - column.null_count()
     if lacking:
         hint = "List every category, in their order"
-        raise DataError(f"{lacking:,} row(s) of column {column.name!r} have a value that its order lacks", hint=hint)
+        raise DataError(
+            f"column {column.name!r} has {counted(lacking, 'row')} with a value that its order lacks", hint=hint
+        )
     known = ranks.drop_nulls().unique().sort()
     points = known.cast(pl.Float64).to_numpy() / max(len(order) - 1, 1)
     missing = int(column.null_count() > 0)

@@ -319,5 +319,5 @@ def _count_once(codes: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[n
 
 def _ranks(column: pl.Series) -> NDArray[np.int64]:
     if isinstance(column.dtype, pl.List):
-        raise ConfigError(f"column {column.name!r} holds lists", hint="A sensitive column has one value a row")
+        raise ConfigError(f"column {column.name!r} holds lists", hint="A sensitive column has one value per row")
     return ranked(column)[0].astype(np.int64)

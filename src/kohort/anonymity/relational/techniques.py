@@ -1,6 +1,6 @@
 """How a table gets its hierarchies, and how it gets its classes: techniques that register by name.
 
-A hierarchy technique is a function from a table, its quasi-identifiers and (perhaps) a target to one hierarchy a
+A hierarchy technique is a function from a table, its quasi-identifiers and (perhaps) a target to one hierarchy per
 column; registered, it is a word that `hierarchies=` takes. A class technique makes the classes of a problem;
 registered, it is a word that `algorithm=` takes. Whatever registers here is verified like everything else.
 """

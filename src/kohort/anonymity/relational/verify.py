@@ -20,7 +20,7 @@ from kohort.tables.hierarchy import Hierarchy
 if TYPE_CHECKING:
     from kohort.anonymity.checker.measures import Anonymity
 
-__all__ = ["Report", "Verdict", "asked_of", "figures", "report_figures", "suppressed_cells", "verify"]
+__all__ = ["ReleaseVerdict", "Report", "asked_of", "figures", "report_figures", "suppressed_cells", "verify"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Verdict:
+class ReleaseVerdict:
     """A release as the checker saw it.
 
     Attributes:
@@ -83,7 +83,7 @@ def verify(
     rule: Rule,
     person: str | None,
     population: PopulationRule,
-) -> Verdict:
+) -> ReleaseVerdict:
     """What the checker finds in the table as it would be released.
 
     Args:
@@ -117,7 +117,7 @@ def verify(
             k_map=population.k_map,
             presence=population.presence,
         )
-    return Verdict(frame=released, coded=coded, kept=kept, found=found, problems=problems)
+    return ReleaseVerdict(frame=released, coded=coded, kept=kept, found=found, problems=problems)
 
 
 def asked_of(rule: Rule) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def asked_of(rule: Rule) -> dict[str, Any]:
 
 def figures(
     before: pl.DataFrame,
-    verdict: Verdict,
+    verdict: ReleaseVerdict,
     cells: Sequence[ColumnCells],
     hierarchies: Mapping[str, Hierarchy],
     sensitive: Sequence[str],

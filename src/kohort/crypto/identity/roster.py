@@ -177,17 +177,17 @@ class Approvals:
         write_atomic(self.path, ("\n".join(lines) + "\n").encode(), durable=True, private=True)
 
 
-def require_fingerprint(identity: PublicIdentity, told: str) -> None:
+def require_fingerprint(identity: PublicIdentity, expected_fingerprint: str) -> None:
     """Refuse an identity whose fingerprint is not the one its operator told.
 
     Args:
         identity: Whose keys came in a file.
-        told: The fingerprint that came another way; empty when operators compare it themselves.
+        expected_fingerprint: The fingerprint that came another way; empty when operators compare it themselves.
 
     Raises:
         IntegrityError: It is another one.
     """
-    if told and _fingerprint(told) != identity.fingerprint:
+    if expected_fingerprint and _fingerprint(expected_fingerprint) != identity.fingerprint:
         raise IntegrityError(
             f"the file of {identity.name!r} has another fingerprint than its operator told",
             hint="Do not use it: somebody changed or replaced it on its way. Ask for it again, another way",

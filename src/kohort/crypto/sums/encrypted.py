@@ -1,6 +1,6 @@
 """Sums by encryption: sites encrypt under a key-holder's key, the hub adds what it cannot read, the key-holder opens.
 
-One message a site: its packed integers with their check, padded where the scheme allows it, encrypted. The hub adds
+One message per site: its packed integers with their check, padded where the scheme allows it, encrypted. The hub adds
 ciphertexts as they come in and holds the total alone. A site that does not answer is simply not in the set that the hub
 claims.
 

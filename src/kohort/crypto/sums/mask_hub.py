@@ -20,7 +20,7 @@ from kohort.crypto.sums.mask_messages import (
     MAC,
     NONCE,
     ROUND_KEY,
-    Shares,
+    SharesMessage,
     box_header,
     is_commitment,
     list_hash,
@@ -49,7 +49,7 @@ class MaskingHub:
     def __init__(self, context: SumContext, groups: Sequence[tuple[str, ...]] = ()) -> None:
         self.context = context
         self.groups = [frozenset(context.index[name] for name in group) for group in groups]
-        self.shares: dict[int, Shares] = {}
+        self.shares: dict[int, SharesMessage] = {}
         self.added = RunningSum(np.zeros(context.length, dtype=np.uint64), context.modulus)
         self.survivors: dict[int, None] = {}
         """In the order in which vectors came in."""
@@ -128,7 +128,7 @@ class MaskingHub:
         return {self.context.sites[index]: messages[index] for index in sorted(messages)}
 
     def _take_shares(self, index: int, reply: bytes) -> None:
-        shares = Shares.unpack(reply, len(self.context.sites))
+        shares = SharesMessage.unpack(reply, len(self.context.sites))
         if self.shares and (shares.threshold, shares.session) != (self.threshold, self.session):
             raise IntegrityError(f"site {self.context.sites[index]!r} shares its secrets in another session")
         self.shares[index] = shares

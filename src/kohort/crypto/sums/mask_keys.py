@@ -26,7 +26,16 @@ from kohort.privacy.guarantee import SecureSum
 from kohort.purposes import Purpose
 from kohort.rng import Streams
 
-__all__ = ["MOST_SITES", "MaskKeys", "PairKeys", "derive", "hash_parts", "is_signed", "least_sites", "threshold_for"]
+__all__ = [
+    "MOST_SITES",
+    "MaskKeys",
+    "MaskPairKeys",
+    "derive",
+    "hash_parts",
+    "is_signed",
+    "least_sites",
+    "threshold_for",
+]
 
 MOST_SITES = 500
 """All pairs share masks, so the messages of a sum grow with the square of the members."""
@@ -103,7 +112,7 @@ def derive(secret: bytes, purpose: bytes, binding: bytes, *, size: int = _KEY) -
     return hashlib.blake2b(binding, digest_size=size, key=secret, person=purpose).digest()
 
 
-class PairKeys(NamedTuple):
+class MaskPairKeys(NamedTuple):
     """What a site shares with one other member of a session."""
 
     secret: bytes
@@ -114,7 +123,7 @@ class PairKeys(NamedTuple):
     confirm_from: bytes
 
     def __repr__(self) -> str:
-        return "PairKeys(...)"
+        return "MaskPairKeys(...)"
 
 
 class MaskKeys:
@@ -135,7 +144,7 @@ class MaskKeys:
         self.members: tuple[str, ...] = ()
         self.digest = b""
         """The session digest; empty until the members agreed."""
-        self.pairs: dict[int, PairKeys] = {}
+        self.pairs: dict[int, MaskPairKeys] = {}
         """Keys with each other member, by its place."""
         self.notes: tuple[bytes, ...] = ()
         """What each member signed with its key, in the members' order."""
@@ -223,7 +232,7 @@ class MaskKeys:
     def _signed_text(self, name: str, key: bytes) -> bytes:
         return hash_parts(self._bound, name.encode(), key)
 
-    def _pair(self, own: int, other: int, key: bytes) -> PairKeys:
+    def _pair(self, own: int, other: int, key: bytes) -> MaskPairKeys:
         """The keys with one member. The places of both are in them: a copied run key gives other keys."""
         try:
             shared = self.suite.agree(self._key, key)
@@ -234,7 +243,7 @@ class MaskKeys:
         directed = root[_KEY:]
         out = derive(directed, b"direction", _PAIR.pack(own, other), size=2 * _KEY)
         back = derive(directed, b"direction", _PAIR.pack(other, own), size=2 * _KEY)
-        return PairKeys(root[:_KEY], out[:_KEY], back[:_KEY], out[_KEY:], back[_KEY:])
+        return MaskPairKeys(root[:_KEY], out[:_KEY], back[:_KEY], out[_KEY:], back[_KEY:])
 
 
 @lru_cache(maxsize=2 * MOST_SITES)

@@ -22,7 +22,7 @@ __all__ = [
     "NONCE",
     "PAIR_SHARE",
     "ROUND_KEY",
-    "Shares",
+    "SharesMessage",
     "box_header",
     "commitment",
     "is_commitment",
@@ -47,7 +47,7 @@ _COUNT = Struct("<I")
 
 
 @dataclass(frozen=True, eq=False)
-class Shares:
+class SharesMessage:
     """A site's first message of a sum."""
 
     threshold: int
@@ -67,7 +67,7 @@ class Shares:
         return head + self.deposit + self.boxes.tobytes()
 
     @classmethod
-    def unpack(cls, message: bytes, members: int) -> Shares:
+    def unpack(cls, message: bytes, members: int) -> SharesMessage:
         """Read the message of a sum over so many members.
 
         Raises:

@@ -41,7 +41,7 @@ from kohort.crypto.sums.mask_messages import (
     NONCE,
     PAIR_SHARE,
     ROUND_KEY,
-    Shares,
+    SharesMessage,
     box_header,
     commitment,
     list_hash,
@@ -139,7 +139,7 @@ class _MaskingSite:
         boxes = b"".join(
             bytes(BOX) if place == self.index else self._seal(place, rows[place].tobytes()) for place in range(count)
         )
-        return Shares(
+        return SharesMessage(
             threshold=self.threshold,
             session=self.keys.digest,
             seed_commitment=commitment(b"self seed", self.transcript, seed),

@@ -9,7 +9,7 @@ Persons who did not take part are asked about in the same way: what is right for
 After the first step rows have scores of their own, and a cell's sum is that of targets less what the model expects. The
 attacker knows the model before every total, so he knows what it expected of the person. Persons of a cell are alike to
 him: his bet is what the model expected plus the cell's mean residual, in the smallest cell the person is in over all
-totals. Alone in a cell, a person's target is told for certain; in larger cells the bet is nearly the model's own.
+totals. Alone in a cell, a person's target is known for certain; in larger cells the bet is nearly the model's own.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kohort.evaluate.attacks.finding import Finding, beside_control, not_attacke
 
 __all__ = ["ATTACK", "LATER", "OpenedCells", "SmallestCells", "cells_finding"]
 
-ATTACK: Final = "attribute: targets told by small cells"
-LATER: Final = "attribute: targets told by small cells of later totals"
+ATTACK: Final = "attribute: targets inferred from small cells"
+LATER: Final = "attribute: targets inferred from small cells of later totals"
 CLOSE: Final = 0.05
-"""A number counts as told when it is off by at most this share of its range."""
+"""A number counts as inferred when it is off by at most this share of its range."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -91,14 +91,14 @@ class SmallestCells:
         truth: The class codes, or numbers from 0 to 1, of members and of others; no bet looks at them.
         classes: How many classes there are; 0 for a number.
         rows: How many persons the smallest cell holds, [persons, outputs], of members and of others.
-        told: The bet on each output.
+        estimates: The bet on each output.
         totals: How many totals were looked at.
     """
 
     truth: tuple[Floats, Floats]
     classes: int
     rows: tuple[Floats, Floats]
-    told: tuple[Floats, Floats]
+    estimates: tuple[Floats, Floats]
     totals: int = 0
 
     @classmethod
@@ -111,8 +111,8 @@ class SmallestCells:
         """
         outputs = classes if classes > 2 else 1
         rows = tuple(np.full((len(own), outputs), np.inf) for own in truth)
-        told = tuple(np.full((len(own), outputs), np.nan) for own in truth)
-        return cls(truth, classes, (rows[0], rows[1]), (told[0], told[1]))
+        estimates = tuple(np.full((len(own), outputs), np.nan) for own in truth)
+        return cls(truth, classes, (rows[0], rows[1]), (estimates[0], estimates[1]))
 
     def take(self, cells: OpenedCells, expected: tuple[Floats, Floats]) -> None:
         """Look up everybody's cells in one more total.
@@ -133,7 +133,7 @@ class SmallestCells:
         smaller = held < self.rows[side][persons, output]
         persons, cell, output, held = persons[smaller], cell[smaller], output[smaller], held[smaller]
         self.rows[side][persons, output] = held
-        self.told[side][persons, output] = expected[persons, output] + cells.sums[cell] / held
+        self.estimates[side][persons, output] = expected[persons, output] + cells.sums[cell] / held
 
     def finding(self, *, on: str, by: str) -> Finding:
         """How often the bets are right.
@@ -145,13 +145,13 @@ class SmallestCells:
         Returns:
             The finding; one that says why not where no later total was opened.
         """
-        inside = [np.isfinite(own).all(axis=1) for own in self.told]
+        inside = [np.isfinite(own).all(axis=1) for own in self.estimates]
         if not inside[0].any() or not inside[1].any():
             why = "no total was opened after the first step"
             return not_attacked(LATER, "attribute", on=on, by=by, why=why)
         hits, control = (
             int(_right(self._bet(own[kept]), truth[kept], self.classes).sum())
-            for own, truth, kept in zip(self.told, self.truth, inside, strict=True)
+            for own, truth, kept in zip(self.estimates, self.truth, inside, strict=True)
         )
         counts = [int(kept.sum()) for kept in inside]
         base = _base_rate(self.truth[0], self.classes)
@@ -161,12 +161,12 @@ class SmallestCells:
         found = f"{self.totals:,} totals; {cells}"
         return _finding(LATER, on, by, (hits, control), counts, base, found, {"alone": alone, "smallest": smallest})
 
-    def _bet(self, told: Floats) -> Floats:
+    def _bet(self, estimates: Floats) -> Floats:
         if not self.classes:
-            return np.asarray(np.clip(told[:, 0], 0.0, 1.0))
+            return np.asarray(np.clip(estimates[:, 0], 0.0, 1.0))
         if self.classes > 2:
-            return np.asarray(told.argmax(axis=1), dtype=np.float64)
-        return np.asarray(told[:, 0] > 0.5, dtype=np.float64)
+            return np.asarray(estimates.argmax(axis=1), dtype=np.float64)
+        return np.asarray(estimates[:, 0] > 0.5, dtype=np.float64)
 
 
 def _bets(opened: list[OpenedCells], places: list[Integers], persons: int, classes: int) -> Floats:
@@ -221,20 +221,20 @@ def _finding(
     attack: str,
     on: str,
     by: str,
-    told: tuple[int, ...],
+    right: tuple[int, ...],
     counts: list[int],
     base: float,
     found: str,
     details: dict[str, float],
 ) -> Finding:
-    """How many members' targets were told, beside those of persons who did not take part and the commonest value."""
-    (hits, control), (members, others) = told, counts
+    """How many members' targets were inferred, beside those of persons who took no part and the commonest value."""
+    (hits, control), (members, others) = right, counts
     return Finding(
         attack=attack,
         family="attribute",
         on=on,
         by=by,
-        measure="share of persons whose target was told",
+        measure="share of persons whose target was inferred",
         success=hits / members,
         guess=max(control / others, base),
         interval=beside_control(hits, members, control, others),

@@ -132,7 +132,7 @@ def downcode(table: Recoded, others: pl.DataFrame, *, on: str, by: str, seed: in
         family="attribute",
         on=on,
         by=by,
-        measure="share of cells of which a finer value was told",
+        measure="share of cells of which a finer value was inferred",
         success=score.right / score.cells,
         guess=score.guessed / score.cells,
         interval=beside_control(score.right, score.cells, score.guessed, score.cells),

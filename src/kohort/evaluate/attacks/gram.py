@@ -175,7 +175,7 @@ def recovery_rate(truth: Sequence[NDArray[Any]], factors: Sequence[NDArray[Any]]
         DataError: Sites and factors differ in number, or there is none.
     """
     if len(truth) != len(factors) or not truth:
-        raise DataError("every site needs its true rows and what it sent", hint="Give one of each a site")
+        raise DataError("every site needs its true rows and what it sent", hint="Give one of each per site")
     whole, certain, total = 0, 0, 0
     for rows, factor in zip(truth, factors, strict=True):
         found = recover_rows(factor, blocks)

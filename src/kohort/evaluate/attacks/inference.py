@@ -36,7 +36,7 @@ def infer(asked: Attacked, *, secret: str, known: Sequence[str]) -> Finding:
         known: The columns that the attacker knows.
 
     Returns:
-        How often the secret was told.
+        How often the secret was inferred.
     """
     random, table = np.random.default_rng(asked.seed), asked.table
     persons = [drawn(part, TARGETS, random) for part in (asked.members, asked.others)]
@@ -50,7 +50,7 @@ def infer(asked: Attacked, *, secret: str, known: Sequence[str]) -> Finding:
         family="attribute",
         on=asked.on,
         by=asked.by,
-        measure="share of persons whose value was told",
+        measure="share of persons whose value was inferred",
         success=hits / counts[0],
         guess=guess,
         interval=beside_control(hits, counts[0], control, counts[1]),
@@ -67,7 +67,7 @@ def drawn(frame: pl.DataFrame, most: int, random: np.random.Generator) -> pl.Dat
 
 
 def _right(table: Released, persons: pl.DataFrame, secret: str, known: Sequence[str]) -> NDArray[np.bool_]:
-    """Of whom the secret was told."""
+    """Of whom the secret was inferred."""
     far = table.distances(persons, known)
     nearest = far <= far.min(axis=1, keepdims=True) + 1e-6
     span = table.ranges.get(secret)
@@ -75,8 +75,8 @@ def _right(table: Released, persons: pl.DataFrame, secret: str, known: Sequence[
     if span is not None:
         values = table.frame[secret].cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
         if not np.isnan(values).any():
-            told = (nearest @ values) / nearest.sum(axis=1)
-            off = np.abs(told - truth.cast(pl.Float64).fill_null(float("nan")).to_numpy())
+            estimate = (nearest @ values) / nearest.sum(axis=1)
+            off = np.abs(estimate - truth.cast(pl.Float64).fill_null(float("nan")).to_numpy())
             return np.asarray(off <= CLOSE * span)
     cells, of_row = np.unique([_text(value) for value in table.frame[secret].to_list()], return_inverse=True)
     votes = nearest.astype(np.float32) @ np.eye(len(cells), dtype=np.float32)[of_row]

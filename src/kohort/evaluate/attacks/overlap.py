@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from kohort.anonymity.checker.joint_release import joint_release
 from kohort.anonymity.checker.measures import k_anonymity
-from kohort.anonymity.checker.together import together
 from kohort.evaluate.attacks.finding import Finding, share_interval
 from kohort.evaluate.attacks.released import Released
 
@@ -41,8 +41,8 @@ def both_together(
     tables = (first, second)
     promised = min(k_anonymity(table.frame, quasi=quasi) for table in tables)
     one, two = (_as_released(table, members, quasi) for table in tables)
-    found = together(one, two, quasi=quasi, promised=promised)
-    alone = [together(release, release, quasi=quasi, promised=promised).isolated for release in (one, two)]
+    found = joint_release(one, two, quasi=quasi, promised=promised)
+    alone = [joint_release(release, release, quasi=quasi, promised=promised).isolated for release in (one, two)]
     return Finding(
         attack="linkage: two releases together",
         family="linkage",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kohort.errors import IntegrityError, RefusedError, SiteError
 from kohort.methods.oneshot.closed_counting import ClosedCount
-from kohort.methods.oneshot.design import Cells, is_indicator, section_of
+from kohort.methods.oneshot.design import InputCells, is_indicator, section_of
 from kohort.models.closed_form.statistics import fold_of
 from kohort.models.rows import Rows
 from kohort.privacy.contract import Step
@@ -86,7 +86,7 @@ def rows_at(site: Site) -> Rows:
     return rows
 
 
-def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
+def cells_at(site: Site) -> tuple[InputCells, NDArray[np.bool_] | None]:
     """Which features are inputs, and which rows of this site take part.
 
     Args:
@@ -102,14 +102,14 @@ def cells_at(site: Site) -> tuple[Cells, NDArray[np.bool_] | None]:
     """
     encoder = site.encoder
     if not needs_cells(site.plan, encoder):
-        return Cells.whole(encoder.width), None
+        return InputCells.whole(encoder.width), None
     state = site.state(CellsState)
     frequent, others = state.frequent, state.others
     if frequent is None or others is None:
         raise RefusedError(f"site {site.name!r} was asked for statistics before rare categories were counted")
     if not state.classes:
         raise RefusedError(f"a class has fewer persons than min_cell, so site {site.name!r} takes no part")
-    cells = Cells.merged(encoder, frequent, others)
+    cells = InputCells.merged(encoder, frequent, others)
     if not cells.left_out:
         return cells, None
     return cells, np.asarray(~_rare_rows(site, encoder, frequent)[:, ~others].any(axis=1))
@@ -272,7 +272,7 @@ def cells_blocks(approved: ApprovedPlan) -> list[list[Step]]:
     return [[*count, learned]]
 
 
-def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:
+def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, InputCells]:
     """Count the indicators over all sites, and merge the rare ones.
 
     Args:
@@ -296,7 +296,7 @@ def agree_on_cells(hub: Hub) -> Generator[Ask | RoundEnd, Any, Cells]:
     others = np.zeros(len(encoder.blocks), dtype=bool)
     if not frequent.all():
         others = yield from _count(hub, 1, len(encoder.blocks), len(encoder.blocks))
-    return Cells.merged(encoder, frequent, others)
+    return InputCells.merged(encoder, frequent, others)
 
 
 def _count(hub: Hub, stage: int, keys: int, length: int) -> Generator[Ask | RoundEnd, Any, NDArray[np.bool_]]:

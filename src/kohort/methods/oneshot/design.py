@@ -30,6 +30,7 @@ __all__ = [
     "BITS",
     "CHECKED_BITS",
     "Cells",
+    "InputCells",
     "Layout",
     "OneShot",
     "OneShotSection",
@@ -174,7 +175,7 @@ def section_of(approved: ApprovedPlan) -> OneShotSection:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class InputCells:
     """Which encoded features are inputs, after the rare categories of each column were merged.
 
     `target[f]` is the input that feature f is added to, or -1 if it is not used.
@@ -186,12 +187,12 @@ class Cells:
     """Columns whose rare categories have too few persons even together; rows with such a category take no part."""
 
     @classmethod
-    def whole(cls, width: int) -> Cells:
+    def whole(cls, width: int) -> InputCells:
         """Every feature is an input of its own."""
         return cls(np.arange(width), width)
 
     @classmethod
-    def merged(cls, encoder: Encoder, frequent: NDArray[np.bool_], others: NDArray[np.bool_]) -> Cells:
+    def merged(cls, encoder: Encoder, frequent: NDArray[np.bool_], others: NDArray[np.bool_]) -> InputCells:
         """Merge the rare features of each column into one input.
 
         Args:
@@ -239,6 +240,9 @@ class Cells:
         return out
 
 
+Cells = InputCells  # the name in sums.py
+
+
 def is_indicator(encoder: Encoder) -> NDArray[np.bool_]:
     """Which features are indicators: 0 or 1 for a category, an item or a missing value.
 
@@ -260,7 +264,7 @@ class Layout:
     """How encoded rows become sums, and how solved coefficients become a network that takes encoded rows."""
 
     section: OneShotSection
-    cells: Cells
+    cells: InputCells
     numeric: NDArray[np.bool_]
     """Which inputs are mapped from [0, 1] to [-1, 1]; indicators stay 0 and 1."""
     design: OneLayer
@@ -273,7 +277,7 @@ class Layout:
         object.__setattr__(self, "_grid", 2.0**self.section.precision)
 
     @classmethod
-    def of(cls, section: OneShotSection, encoder: Encoder, cells: Cells, *, clip: float | None = None) -> Layout:
+    def of(cls, section: OneShotSection, encoder: Encoder, cells: InputCells, *, clip: float | None = None) -> Layout:
         """The layout for these columns; random layers are drawn from the public seed of the plan.
 
         Args:

@@ -81,7 +81,7 @@ def check_before(layout: Layout, rows: list[int]) -> None:
     if sum(rows) < least:
         folds = f" in {section.deals} folds" if section.deals > 1 else ""
         raise RefusedError(
-            f"{sum(rows):,} rows are too few for totals of {width} numbers a row{folds}: {least:,} are needed",
+            f"{sum(rows):,} rows are too few for totals of {width} numbers per row{folds}: {least:,} are needed",
             hint="Add sites, use fewer columns or features, or a fixed lambda",
         )
     largest, bits = layout.design.bound(max(rows)), BITS if section.rounds == 1 else CHECKED_BITS
@@ -123,7 +123,7 @@ def check_total(layout: Layout, totals: Floats) -> None:
         statistics = unpack(design, fold)
         if statistics.rows < ROWS_PER_INPUT * design.width:
             raise RefusedError(
-                f"a total of {statistics.rows:,.0f} rows is too small for {design.width} numbers a row",
+                f"a total of {statistics.rows:,.0f} rows is too small for {design.width} numbers per row",
                 hint="Add sites, or use fewer columns, features or folds",
             )
         classes = statistics.class_rows(design)

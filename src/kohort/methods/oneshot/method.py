@@ -30,7 +30,7 @@ from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError, RefusedError, SiteError
 from kohort.methods.oneshot.bins import BINS, bins_protocol, check_bins, uses_bins
 from kohort.methods.oneshot.cells import agree_on_cells, cells_blocks, needs_cells
-from kohort.methods.oneshot.design import Cells, Layout, OneShot, OneShotSection, section_of, unread_keys
+from kohort.methods.oneshot.design import InputCells, Layout, OneShot, OneShotSection, section_of, unread_keys
 from kohort.methods.oneshot.fit import Fit, check_before, check_total, decoded, fit, rounding_noise
 from kohort.methods.oneshot.newton import newton_length
 from kohort.methods.oneshot.newton_path import NewtonPath, curvature_of
@@ -51,8 +51,7 @@ from kohort.methods.oneshot.sums import (
 from kohort.methods.registry import Method
 from kohort.methods.strengths import with_budget, with_sum
 from kohort.privacy.contract import Contract
-from kohort.privacy.guarantee import Cells as SmallestCells
-from kohort.privacy.guarantee import Guarantee
+from kohort.privacy.guarantee import Cells, Guarantee
 from kohort.protocol.hub import Ask, Hub, ProtocolGenerator, Replies, Result, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan, TrainSection
 from kohort.protocol.plan.phases import TrainingPhase
@@ -93,7 +92,7 @@ def _one_sum(config: OneShot, hub: Hub) -> ProtocolGenerator:
     if spends(phase, config.secure) is not None:
         reserved: Replies = yield reserve(hub.sites)
         hub, sigma = replace(hub, sites=reserved.sites), shared_sigma(hub.approved)
-    cells = Cells.whole(hub.encoder.width)
+    cells = InputCells.whole(hub.encoder.width)
     if needs_cells(hub.approved, hub.encoder):
         cells = yield from agree_on_cells(hub)
     layout = layout_of(hub.approved, hub.encoder, cells)
@@ -267,7 +266,7 @@ def _notes(layout: Layout) -> tuple[str, ...]:
     cells, notes = layout.cells, []
     merged = len(cells.target) - cells.inputs
     if merged:
-        notes.append(f"{merged + len(cells.left_out)} rare categories became one a column, or were not read")
+        notes.append(f"{merged + len(cells.left_out)} rare categories became one per column, or were not read")
     if cells.left_out:
         notes.append(f"rows of rare categories were left out in: {', '.join(cells.left_out)}")
     return tuple(notes)
@@ -282,7 +281,7 @@ def claims(config: OneShot, rows: int) -> Sequence[Guarantee]:
     return (
         *planned_claims((phase,), config.secure),
         find_scheme(config.secure.sum).claim(config.oneshot.min_sites, rows),
-        *([SmallestCells(least=least)] if config.dp is None else []),
+        *([Cells(least=least)] if config.dp is None else []),
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from kohort.crypto.sums.encrypted import join_ciphertexts, split_ciphertexts
 from kohort.errors import IntegrityError, RefusedError
 from kohort.methods.oneshot.cells import rows_at
-from kohort.methods.oneshot.design import Cells, Layout, section_of
+from kohort.methods.oneshot.design import InputCells, Layout, section_of
 from kohort.methods.oneshot.paper_ckks import PaperKeys, PaperTotals, paper_keys
 from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental
 from kohort.models.closed_form.design import Floats
@@ -48,7 +48,7 @@ def _layout(site: Site) -> Layout:
             "mode paper is for simulations: its key would have to be handed to every site",
             hint='Set method.oneshot.mode = "default"',
         )
-    return Layout.of(section, encoder, Cells.whole(encoder.width))
+    return Layout.of(section, encoder, InputCells.whole(encoder.width))
 
 
 def _send(site: Site, request: Request) -> Release:
@@ -118,7 +118,7 @@ def paper_protocol(hub: Hub) -> ProtocolGenerator:
         IntegrityError: The decrypted weights are not finite.
     """
     section = section_of(hub.approved)
-    layout = Layout.of(section, hub.encoder, Cells.whole(hub.encoder.width))
+    layout = Layout.of(section, hub.encoder, InputCells.whole(hub.encoder.width))
     width, neurons = layout.design.width, layout.design.classes or 1
     shared = bool(layout.design.classes) and layout.design.shares_gram
     totals = PaperTotals(_keys(hub.approved).public, neurons)

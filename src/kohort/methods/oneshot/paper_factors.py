@@ -1,6 +1,6 @@
 """The paper's own way: singular value decompositions at the sites, merged one after the other at the hub.
 
-A site sends U S of X F = U S V' (X has a column a row, [1, x]) and m = X F F dbar. The hub merges by decomposing
+A site sends U S of X F = U S V' (X has a column per row, [1, x]) and m = X F F dbar. The hub merges by decomposing
 [U S | U_p S_p] again (Iwen and Ong's incremental scheme) and solves w = U (S^2 + lambda)^-1 U'm.
 
 For comparison only: U S determines X F up to a rotation of the rows, and for a site with few rows the rows themselves

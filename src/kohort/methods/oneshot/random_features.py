@@ -66,7 +66,7 @@ class RandomFeatures:
         if listed is not None and (not listed or not set(listed) <= set(range(self.inputs))):
             raise ConfigError("a random layer reads columns that are not there", hint=f"Columns: 0..{self.inputs - 1}")
         if any(given is not None and len(given) != self.inputs for given in (self.centre, self.spread)):
-            raise ConfigError(f"centre and spread need {self.inputs} numbers each", hint="Give one a column, or none")
+            raise ConfigError(f"centre and spread need {self.inputs} numbers each", hint="Give one per column, or none")
 
     @cached_property
     def drawn(self) -> tuple[Floats, Floats]:

@@ -51,10 +51,10 @@ class RidgeLearner(ExactLearner):
         design, persons = self._design(rows, memory), memory.persons
         chosen = np.ones(rows.count, dtype=bool) if persons is None else persons
         if self.classes:
-            told = (rows.y[:, None] == np.arange(self.classes)).astype(np.int64)
+            targets = (rows.y[:, None] == np.arange(self.classes)).astype(np.int64)
         else:
-            told = per_row(np.clip(self._target(rows), 0.0, 1.0), RESIDUAL_STEPS)[:, None]
-        of_target = design.summed(told * chosen[:, None])
+            targets = per_row(np.clip(self._target(rows), 0.0, 1.0), RESIDUAL_STEPS)[:, None]
+        of_target = design.summed(targets * chosen[:, None])
         return np.concatenate([count_pairs(self.known_bins, design, persons), of_target.ravel()]).astype(np.int64)
 
     def after(self, total: Whole, sites: int) -> RidgeLearner:

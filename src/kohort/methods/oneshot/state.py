@@ -22,7 +22,7 @@ import numpy as np
 
 from kohort.crypto.sums.scheme import Integers
 from kohort.errors import ConfigError, IntegrityError, RefusedError
-from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
+from kohort.methods.oneshot.design import InputCells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import Fit, check_total, decoded, fit
 from kohort.models.network_model import NetworkModel
 from kohort.protocol.wire import Payload, decode, encode
@@ -63,7 +63,7 @@ class OneShotState:
 
     section: OneShotSection
     encoder: Encoder
-    cells: Cells
+    cells: InputCells
     clip: float | None
     batches: tuple[Batch, ...]
     left: tuple[Batch, ...] = ()
@@ -316,7 +316,7 @@ def load_state(source: Path | bytes) -> OneShotState:
         )
         for place, members in enumerate(facts["members"])
     )
-    cells = Cells(payload.arrays["cells"].astype(np.int64), facts["inputs"], tuple(facts["left_out"]))
+    cells = InputCells(payload.arrays["cells"].astype(np.int64), facts["inputs"], tuple(facts["left_out"]))
     return OneShotState(
         section=OneShotSection(**facts["section"]),
         encoder=Encoder.from_mapping(facts["encoder"]),

@@ -33,7 +33,7 @@ from kohort.protocol.state import TaskState
 from kohort.protocol.table_payload import pack_table
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
-from kohort.rounds.counting import KeyCounts, Proven, SecureCount, is_approved
+from kohort.rounds.counting import FrequentKeys, KeyCounts, SecureCount, is_approved
 from kohort.tables.frames import in_value_order
 from kohort.tables.schema import Schema
 
@@ -173,10 +173,10 @@ def _approved_keys(site: Site, request: Request, own: _OwnKeys, rules: Gate) -> 
     """Which of the site's keys this request approves: those proven to be frequent or, in clear, what the hub says."""
     arrays = request.payload.arrays
     if rules.count == "global":
-        told = Proven(*(arrays[name] for name in ("f", "h", "counts")))
-        if not len(told.f) == len(told.h) == len(told.totals):
+        frequent = FrequentKeys(*(arrays[name] for name in ("f", "h", "counts")))
+        if not len(frequent.f) == len(frequent.h) == len(frequent.totals):
             raise IntegrityError("the counts of keys cannot be read")
-        prints, found = fingerprints(OPEN_SECRET, own.counts.keys), told
+        prints, found = fingerprints(OPEN_SECRET, own.counts.keys), frequent
     else:
         proven = COUNT.proven(site, request.round, arrays["totals"])
         if proven is None:

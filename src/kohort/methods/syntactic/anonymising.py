@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CODES",
     "AnonymiseSection",
+    "AnonymisedRows",
     "ImportanceSection",
-    "Made",
     "anonymise_rows",
     "check_hierarchies",
     "check_importance",
@@ -96,14 +96,16 @@ class AnonymiseSection:
 
 
 @dataclass(frozen=True)
-class Made:
+class AnonymisedRows:
     """The result of anonymising a site's rows, and the released table, with its quasi-identifiers as text."""
 
     result: KKmResult
     released: pl.DataFrame
 
 
-def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection, *, k: int, codes: pl.Series) -> Made:
+def anonymise_rows(
+    frame: pl.DataFrame, schema: Schema, config: AnonymiseSection, *, k: int, codes: pl.Series
+) -> AnonymisedRows:
     """Rank and select quasi-identifiers, then anonymise and verify the rows of one site. It is deterministic.
 
     Args:
@@ -150,7 +152,7 @@ def anonymise_rows(frame: pl.DataFrame, schema: Schema, config: AnonymiseSection
         *(pl.lit(format_cell(SUPPRESSED)).alias(name) for name in schema.quasi if name not in cells),
         *(cells[column.name].gather(column.of_class[made.cluster]) for column in made.cells),
     )
-    return Made(made, released)
+    return AnonymisedRows(made, released)
 
 
 def _text(cell: Any) -> str | None:

@@ -194,7 +194,7 @@ def _indicators(texts: pl.Series) -> Any:
 
 
 def _importances(matrix: Any, labels: NDArray[Any], method: Method, seed: int) -> Floats:
-    """One number a feature, at least 0. A feature that was eliminated has 0."""
+    """One number per feature, at least 0. A feature that was eliminated has 0."""
     if method == "rfe":
         return _by_elimination(matrix, labels, seed)
     from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier

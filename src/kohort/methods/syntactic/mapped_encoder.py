@@ -42,7 +42,7 @@ WEIGHTS = "mapping weights"
 
 @dataclass(frozen=True)
 class MappedEncoder(Encoder):
-    """An encoder that first places every row under a class of `mappings`, one a site and data version.
+    """An encoder that first places every row under a class of `mappings`, one per site and data version.
 
     `weights` say what a loss in each column counts when classes are compared; None: all columns count alike.
     """
@@ -68,7 +68,7 @@ class MappedEncoder(Encoder):
 
         Args:
             plain: The encoder of rows as they are.
-            mappings: The classes, one a site and data version.
+            mappings: The classes, one per site and data version.
             weights: What a loss in each column counts; None: all count alike.
 
         Raises:

@@ -177,13 +177,13 @@ def protocol(config: Syntactic, hub: Hub) -> ProtocolGenerator:
     """
     _check(config, hub.approved.schema)
     check_outcome(config.anonymise.outcome, hub.approved.schema, hub.encoder)
-    told = {}
+    blobs = {}
     if config.anonymise.outcome is not None:
-        hub, told["groups"] = yield from learn_groups(hub)
+        hub, blobs["groups"] = yield from learn_groups(hub)
     replies: Replies = yield Ask(
         task=ANONYMISE,
         to=hub.sites,
-        payload=Payload(blobs=told),
+        payload=Payload(blobs=blobs),
         expect=Expect(metrics=("rows", "classes", "k")),
     )
     left = dict(zip(replies.sites, replies.metric("rows").tolist(), strict=True))

@@ -50,7 +50,7 @@ class OneLayer:
 
     @property
     def outputs(self) -> int:
-        """Neurons of the network that is made of the weights: 1 for a number or two classes, else one a class."""
+        """Neurons of the network that is made of the weights: 1 for a number or two classes, else one per class."""
         return self.classes if self.classes > 2 else 1
 
     @cached_property

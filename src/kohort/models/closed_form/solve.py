@@ -28,7 +28,7 @@ from kohort.models.dense.network import Network
 from kohort.models.options import DType, FloatArray, Loss
 
 __all__ = [
-    "Chosen",
+    "ChosenPenalty",
     "Scaling",
     "Solver",
     "choose",
@@ -183,7 +183,7 @@ def held_out_error(design: OneLayer, statistics: Statistics, neurons: Floats) ->
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenPenalty:
     """What the folds chose: the penalty and the number of columns."""
 
     penalty: float
@@ -200,7 +200,7 @@ def choose(
     penalties: Sequence[float],
     sizes: Sequence[int] | None = None,
     standardise: bool = True,
-) -> Chosen:
+) -> ChosenPenalty:
     """Cross-validate over fold totals [folds, length]: each is left out once. Needs no row and no further round.
 
     The error is that of the linearised target, which statistics tell; accuracy would need the rows. Of all choices
@@ -237,7 +237,7 @@ def choose(
     best = min(errors, key=lambda chosen: (errors[chosen], chosen))
     near = [chosen for chosen, values in found.items() if _is_near(values, found[best])]
     size, penalty = max(near, key=lambda chosen: (chosen[1], -chosen[0]))
-    return Chosen(penalty, size, errors[size, penalty], errors)
+    return ChosenPenalty(penalty, size, errors[size, penalty], errors)
 
 
 def _is_near(errors: Sequence[float], best: Sequence[float]) -> bool:
@@ -325,7 +325,7 @@ def _checked(design: OneLayer, total: Statistics | NDArray[Any]) -> Statistics:
     absent = np.flatnonzero(statistics.class_rows(design) < 0.5)
     if len(absent):
         raise DataError(
-            f"no site has a row of class code(s) {', '.join(map(str, absent))}",
+            f"no site has a row of class code{'' if len(absent) == 1 else 's'} {', '.join(map(str, absent))}",
             hint="Drop the classes from the target's categories, or add sites that know them",
         )
     return statistics

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError
+from kohort.errors import ConfigError, DataError, counted
 from kohort.models.closed_form.design import WANTED, Floats, OneLayer, inverse, slope
 from kohort.models.options import FloatArray
 from kohort.models.rows import StackedRows
@@ -261,7 +261,9 @@ def checked_targets(design: OneLayer, y: FloatArray) -> Floats:
         wrong = int((~((targets >= 0) & (targets <= 1))).sum())
         expected = "a number scaled to [0, 1] by its bounds"
     if wrong:
-        raise DataError(f"the target of {wrong:,} row(s) is not {expected}", hint="Encode all sites with one encoder")
+        raise DataError(
+            f"the target is not {expected} in {counted(wrong, 'row')}", hint="Encode all sites with one encoder"
+        )
     return targets
 
 

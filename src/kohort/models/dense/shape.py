@@ -30,10 +30,10 @@ class DenseShape:
 
     | loss | outputs | target | what one row costs |
     |---|---|---|---|
-    | softmax | one a class, 2 or more | class code 0, 1, ... | cross-entropy |
+    | softmax | one per class, 2 or more | class code 0, 1, ... | cross-entropy |
     | logistic | 1 | 0 or 1 | cross-entropy of the sigmoid |
-    | hinge | 1, or one a class | 0 or 1, or class code | max(0, 1 - t z), t = -1 or +1; one against the rest, summed |
-    | perceptron | 1, or one a class | 0 or 1, or class code | max(0, -t z), as above |
+    | hinge | 1, or one per class | 0 or 1, or class code | max(0, 1 - t z), t = -1 or +1; one against the rest |
+    | perceptron | 1, or one per class | 0 or 1, or class code | max(0, -t z), as above |
     | squared | 1 | any number | (z - y)^2, so the mean is the mean squared error |
     """
 
@@ -64,7 +64,7 @@ class DenseShape:
         if self.loss == "softmax" and self.outputs < 2:
             raise ConfigError(
                 "softmax loss with one output says the same for every row",
-                hint="Use one output a class, or loss 'logistic' for two classes",
+                hint="Use one output per class, or loss 'logistic' for two classes",
             )
         if self.loss in ("logistic", "squared") and self.outputs != 1:
             raise ConfigError(

@@ -34,7 +34,7 @@ __all__ = [
     "shape_of",
 ]
 
-# Arrays of nothing and of constants, made once: ten small arrays a round cost as much as a mini-batch.
+# Arrays of nothing and of constants, made once: ten small arrays per round cost as much as a mini-batch.
 _NO_LOSSES = np.empty(0)
 
 
@@ -104,7 +104,7 @@ def fit_many(
     if round < 0 or threads < 1:
         raise ConfigError(f"round {round} on {threads} threads", hint="Use round 0 or later and 1 thread or more")
     if keys.shape != (sites,):
-        raise ConfigError(f"{keys.size} row-order keys for {sites} sites", hint="Give one key a site")
+        raise ConfigError(f"{keys.size} row-order keys for {sites} sites", hint="Give one key per site")
     start = as_matrix("weights", weights, network, sites)
     home = start if anchor is None else as_matrix("anchor", anchor, network, sites)
     trained = np.empty((sites, parameters), dtype=network.dtype)

@@ -1,4 +1,4 @@
-"""Private training: clipped row gradients and Gaussian noise (DP-SGD; Abadi et al., CCS 2016), many sites a call.
+"""Private training: clipped row gradients and Gaussian noise (DP-SGD; Abadi et al., CCS 2016), many sites per call.
 
 Guarantees: with a key nobody else has, one step at a site is one Gaussian mechanism of noise multiplier `sigma` on a
 sum to which a row adds at most `clip` in L2 norm, over a Poisson sample of `rate` (or over every row at rate 1), for
@@ -71,7 +71,7 @@ def fit_private(
     """
     check_rows(network, rows)
     if len(private.keys) != rows.sites:
-        raise ConfigError(f"{len(private.keys)} noise keys for {rows.sites} sites", hint="Give one key a site")
+        raise ConfigError(f"{len(private.keys)} noise keys for {rows.sites} sites", hint="Give one key per site")
     if isinstance(network, PrivateTrainable):
         return network.fit_private(
             weights, rows, training=training, private=private, state=state, keep_state=keep_state

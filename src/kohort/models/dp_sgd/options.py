@@ -53,7 +53,7 @@ class PrivateSteps:
     `clip` bounds the L2 norm of one row's gradient, all layers, weights and biases together. `sigma` [sites]: noise on
     the sum of clipped gradients has standard deviation sigma * clip; 0 adds none and guarantees nothing. `rate`
     [sites]: the chance of each row to be in a batch; exactly 1.0 takes every row and samples nothing. `steps` [sites]:
-    steps of this call. `keys`: 32 bytes a site, never used for two requests. `average`: answer with the mean of the
+    steps of this call. `keys`: 32 bytes per site, never used for two requests. `average`: answer with the mean of the
     weights after the last share of the steps. `declared` [sites]: how many rows the divisor counts, where how many
     take part must not be seen; by default those that are given.
     """
@@ -73,7 +73,7 @@ class PrivateSteps:
         sites = len(self.keys)
         for name in ("sigma", "rate", "steps", *(() if self.declared is None else ("declared",))):
             if np.shape(getattr(self, name)) != (sites,):
-                raise ConfigError(f"{name} has another length than the {sites} keys", hint="Give one number a site")
+                raise ConfigError(f"{name} has another length than the {sites} keys", hint="Give one number per site")
         if not (np.isfinite(self.sigma).all() and (self.sigma >= 0).all()):
             raise ConfigError("sigma below 0 or not finite", hint="Use the noise multiplier the accountant gave")
         if not ((self.rate > 0) & (self.rate <= 1)).all():
@@ -86,14 +86,14 @@ class PrivateSteps:
                 hint="Equal noise cancels out and protects nobody: draw 32 new bytes for every site and request",
             )
         if self.adaptive is not None and self.adaptive.start is not None and len(self.adaptive.start) != sites:
-            raise ConfigError(f"{len(self.adaptive.start)} clips for {sites} sites", hint="Give one clip a site")
+            raise ConfigError(f"{len(self.adaptive.start)} clips for {sites} sites", hint="Give one clip per site")
 
     def divisors(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of each site that its expected batch is a share of; a site with none takes no step."""
         return counts if self.declared is None else self.declared
 
     def histories(self, taken: NDArray[np.int64]) -> tuple[Histories, Histories]:
-        """Room for the clips and noisy shares of so many steps a site; every clip is the first one until it moves."""
+        """Room for the clips and noisy shares of so many steps per site; every clip is the first one until it moves."""
         given = None if self.adaptive is None else self.adaptive.start
         first = np.full(len(taken), float(self.clip)) if given is None else np.asarray(given, dtype=np.float64)
         clips = np.split(np.repeat(first, taken + 1), np.cumsum(taken + 1)[:-1])

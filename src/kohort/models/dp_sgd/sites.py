@@ -1,7 +1,7 @@
 """Takes the private steps of sites with the compiled kernel: random words, batches and steps, part by part.
 
-Guarantees: memory for words and batches stays within a few megabytes a call, however many steps there are; the parts a
-site's steps are taken in follow from its own numbers and change no bit.
+Guarantees: memory for words and batches stays within a few megabytes per call, however many steps there are; the parts
+a site's steps are taken in follow from its own numbers and change no bit.
 """
 
 from __future__ import annotations

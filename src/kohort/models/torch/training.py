@@ -115,7 +115,7 @@ def fit_module(
     check_rows(model, rows)
     check_targets(model, rows)
     if round < 0 or np.shape(keys) != (sites,):
-        raise ConfigError(f"{np.size(keys)} row-order keys for {sites} sites in round {round}", hint="One a site")
+        raise ConfigError(f"{np.size(keys)} row-order keys for {sites} sites in round {round}", hint="One per site")
     for given in (weights, *(() if anchor is None else (anchor,)), *(() if shift is None else (shift,))):
         require_vector(given, model.parts, model.factory)
     start = as_matrix("weights", weights, model, sites)

@@ -18,11 +18,11 @@ from kohort.privacy.ledger.ledger import LEDGER_FILE, Ledger
 from kohort.privacy.ledger.signing import Signer
 from kohort.privacy.ledger.verify import find_ledger, read_lines, verify_ledger
 
-__all__ = ["Total", "figures_of_ledger", "spent_by_site", "summarise", "with_ledger_figures"]
+__all__ = ["SentTotal", "figures_of_ledger", "spent_by_site", "summarise", "with_ledger_figures"]
 
 
 @dataclass
-class Total:
+class SentTotal:
     """What one site sent to one recipient for one task under one kind of guarantee: weakest values and sums."""
 
     site: str
@@ -46,7 +46,7 @@ class Total:
         return dict(vars(self))
 
 
-def summarise(folder: Path) -> list[Total]:
+def summarise(folder: Path) -> list[SentTotal]:
     """Add up a ledger. The lines are not verified.
 
     Args:
@@ -65,14 +65,14 @@ def summarise(folder: Path) -> list[Total]:
         raise IntegrityError("the ledger holds a malformed line", hint="Check it with: kohort ledger verify") from error
 
 
-def _total(lines: Iterable[dict[str, Any]]) -> list[Total]:
-    totals: dict[tuple[str, ...], Total] = {}
+def _total(lines: Iterable[dict[str, Any]]) -> list[SentTotal]:
+    totals: dict[tuple[str, ...], SentTotal] = {}
     for line in lines:
         if line["event"] not in {"release", "refusal"}:
             continue
         claim = parse_guarantee(line["guarantee"])
         place = (line["site"], line["to"], line["via"], line["what"], claim.kind)
-        total = totals.setdefault(place, Total(*place))
+        total = totals.setdefault(place, SentTotal(*place))
         if line["event"] == "refusal":
             total.refusals += 1
             continue

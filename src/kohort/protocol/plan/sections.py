@@ -135,7 +135,7 @@ class TrainSection:
     rounds: Annotated[int, Ge(1)] = 100
     local_epochs: Annotated[int, Ge(1)] = 1
     batch: Annotated[int, Ge(0)] = 64
-    """Rows a step; 0 is the whole site."""
+    """Rows per step; 0 is the whole site."""
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"
     lr: Annotated[float, Gt(0)] = 0.001
     momentum: Annotated[float, Ge(0), Le(1)] = 0.9

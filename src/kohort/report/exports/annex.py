@@ -30,14 +30,14 @@ def assessment_annex(run: Run, plan: dict[str, Any]) -> str:
     Returns:
         The text.
     """
-    told = verdict_on(run)
+    verdict = verdict_on(run)
     lines = [
         f"# Annex: figures of a run of {run.method}",
         "",
         "These are measured figures under the headings of three texts. **They claim compliance with none of them.** "
         "What only the controller knows is marked so.",
         "",
-        f"**{told.headline}.** {told.budget}. {' '.join(told.sentences)}",
+        f"**{verdict.headline}.** {verdict.budget}. {' '.join(verdict.sentences)}",
         "",
         f"Head of the ledgers: `{run.ledger_head or 'none'}`. {_signer(run)}",
         "",
@@ -51,7 +51,7 @@ def assessment_annex(run: Run, plan: dict[str, Any]) -> str:
         "",
         "## HIPAA, expert determination (45 CFR 164.514(b)(1))",
         "",
-        *_table(("element", "figures"), _determination(run, told.unprotected)),
+        *_table(("element", "figures"), _determination(run, verdict.unprotected)),
         "",
         "## ISO/IEC 27559",
         "",
@@ -59,7 +59,7 @@ def assessment_annex(run: Run, plan: dict[str, Any]) -> str:
         "",
         "## Not protected",
         "",
-        *(f"- {text}" for text in told.unprotected),
+        *(f"- {text}" for text in verdict.unprotected),
         "",
     ]
     return "\n".join(lines)

@@ -55,13 +55,13 @@ def _descriptor() -> dict[str, Any]:
 
 
 def _root(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
-    told = verdict_on(run)
+    verdict = verdict_on(run)
     return {
         "@id": "./",
         "@type": "Dataset",
         "conformsTo": {"@id": _PROFILE},
         "name": f"A run of {run.method} over {run.sites:,} sites",
-        "description": f"{told.headline}. {told.budget}.",
+        "description": f"{verdict.headline}. {verdict.budget}.",
         "hasPart": [{"@id": name} for name in files],
         "mainEntity": {"@id": "#run"},
         "mentions": [{"@id": "#run"}, {"@id": "#integrity"}, {"@id": "#disclosure"}],

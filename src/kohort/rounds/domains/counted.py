@@ -44,7 +44,7 @@ from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import KeyCounts
 from kohort.rounds.domains.columns import disagreement, learned_column, learned_domain
-from kohort.rounds.domains.names import NAME_BYTES, Named, NamedCount, by_person, value_counts, values_of
+from kohort.rounds.domains.names import NAME_BYTES, NamedCount, NamedKeys, by_person, value_counts, values_of
 from kohort.rounds.domains.unused import unused_in, unused_persons, unused_rows
 from kohort.rounds.summing import sum_steps, sum_task
 from kohort.tables.domain import (
@@ -305,7 +305,7 @@ def count_domain(hub: Coordinator) -> Generator[Ask | RoundEnd, Any, tuple[Domai
     return domain, learned.sites
 
 
-def _sum_rest(hub: Coordinator, named: Named) -> Generator[Ask | RoundEnd, Any, Integers]:
+def _sum_rest(hub: Coordinator, named: NamedKeys) -> Generator[Ask | RoundEnd, Any, Integers]:
     """What proves to the sites that nothing frequent was left out of ranges and classes."""
     approved, least = hub.approved, hub.approved.min_cell
     counts = len(_rest_cells(approved, named.keys)) + 1

@@ -35,7 +35,7 @@ from kohort.rounds.counting import KeyCounts, SecureCount
 from kohort.rounds.summing import sum_steps, sum_task
 from kohort.tables.domain import category_text, item_lists
 
-__all__ = ["LIMBS", "NAME_BYTES", "WIDTH", "Named", "NamedCount", "by_person", "value_counts", "values_of"]
+__all__ = ["LIMBS", "NAME_BYTES", "WIDTH", "NamedCount", "NamedKeys", "by_person", "value_counts", "values_of"]
 
 _LIMB, LIMBS = 7, 18
 NAME_BYTES = _LIMB * LIMBS - 1
@@ -53,7 +53,7 @@ class NamesState(TaskState):
 
 
 @dataclass(frozen=True, eq=False)
-class Named:
+class NamedKeys:
     """The frequent keys, as the hub reads them.
 
     Attributes:
@@ -113,7 +113,7 @@ class NamedCount:
         count = self.count.steps(approved, says=counted, stages=range(1))
         return [*count, *sum_steps(approved, self.names, says=named)]
 
-    def run(self, hub: Coordinator) -> Generator[Ask | RoundEnd, Any, Named]:
+    def run(self, hub: Coordinator) -> Generator[Ask | RoundEnd, Any, NamedKeys]:
         """Count, prove the frequent keys, and add up their names.
 
         Args:
@@ -127,12 +127,12 @@ class NamedCount:
         """
         counted = yield from self.count.run(hub, threshold=hub.approved.min_cell)
         if not len(counted.f):
-            return Named(sites=counted.sites)
+            return NamedKeys(sites=counted.sites)
         proof = {"totals": counted.totals.astype("<u8").tobytes()}
         length = len(counted.f) * WIDTH + CHECKS
         total = yield from self.count.sum_again(hub, self.names, counted.sites, length, 0, proof)
         rows = total.values[:-CHECKS].reshape(-1, WIDTH)
-        return Named(
+        return NamedKeys(
             keys=tuple(names_in(rows.reshape(-1), len(counted.sites))),
             holders=tuple(rows[:, 0].tolist()),
             tallies=tuple(rows[:, -1].tolist()),
@@ -146,7 +146,7 @@ class NamedCount:
         Args:
             site: The site.
             round_number: The round of the request.
-            inputs: `Named.inputs`, as the hub announces them.
+            inputs: `NamedKeys.inputs`, as the hub announces them.
 
         Returns:
             The names.

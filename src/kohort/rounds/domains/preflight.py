@@ -27,7 +27,7 @@ import polars as pl
 from kohort.crypto.sums.scheme import MIN_SITES
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError, SiteError
 from kohort.privacy.contract import Step
-from kohort.privacy.guarantee import Domain as DomainClaim
+from kohort.privacy.guarantee import DomainClaim
 from kohort.privacy.ledger.ledger import canonical
 from kohort.protocol.hub import Ask, Coordinator, Expect, Replies, RoundEnd
 from kohort.protocol.plan.approved import ApprovedPlan
@@ -36,7 +36,7 @@ from kohort.protocol.state import TaskState
 from kohort.protocol.task import Release, Request, Task
 from kohort.protocol.wire import Payload
 from kohort.rounds.counting import KeyCounts
-from kohort.rounds.domains.names import NAME_BYTES, Named, NamedCount, value_counts, values_of
+from kohort.rounds.domains.names import NAME_BYTES, NamedCount, NamedKeys, value_counts, values_of
 from kohort.rounds.domains.unused import unused_in, unused_persons, unused_rows
 from kohort.tables.domain import category_text
 from kohort.tables.harmonise.profiles import MAX_WHOLE_VALUES, ColumnProfile, TableProfile, is_size_class, profile_table
@@ -181,9 +181,9 @@ def _own_profile(site: Site) -> TableProfile:
 def _profile(site: Site, request: Request) -> Release:
     del request  # the approved plan holds everything it needs
     own = _own_profile(site)
-    told = replace(own, columns={name: _without_values(column) for name, column in own.columns.items()})
-    payload = Payload(blobs={"profile": canonical(told.to_plain()).encode()})
-    return Release(payload=payload, guarantee=DomainClaim(columns=tuple(told.columns)), rows=0)
+    without_values = replace(own, columns={name: _without_values(column) for name, column in own.columns.items()})
+    payload = Payload(blobs={"profile": canonical(without_values.to_plain()).encode()})
+    return Release(payload=payload, guarantee=DomainClaim(columns=tuple(without_values.columns)), rows=0)
 
 
 def _without_values(column: ColumnProfile) -> ColumnProfile:
@@ -244,7 +244,7 @@ def _tallies(site: Site) -> dict[bytes, int]:
 NAMES = NamedCount("preflight", counts_of=_counts, tallies_of=_tallies)
 
 
-def _read(schema: Schema, named: Named) -> tuple[dict[str, list[CountedValue]], dict[str, int]]:
+def _read(schema: Schema, named: NamedKeys) -> tuple[dict[str, list[CountedValue]], dict[str, int]]:
     """The counted values by column, and the rows of each class of the target."""
     columns, kinds = _columns(schema), {tag: kind for kind, tag in _KINDS.items()}
     counted: dict[str, list[CountedValue]] = {}

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from kohort.protocol.site import UNUSED, Site
-from kohort.rounds.domains.names import Named
+from kohort.rounds.domains.names import NamedKeys
 
 __all__ = ["unused_in", "unused_persons", "unused_rows"]
 
@@ -42,7 +42,7 @@ def unused_rows(site: Site) -> dict[bytes, int]:
     return {_KEYS[reason]: found.rows for reason, found in site.unused.items()}
 
 
-def unused_in(named: Named) -> dict[str, int]:
+def unused_in(named: NamedKeys) -> dict[str, int]:
     """The rows that all sites left out, by reason; 0 where fewer persons than the minimum are behind them.
 
     Args:

@@ -52,7 +52,7 @@ def check_summed(phase: TrainingPhase) -> None:
 def _check_gradients(dp: DPSection, train: TrainSection) -> None:
     if train.batch != 0 or train.local_epochs != 1 or train.optimizer == "adam":
         raise ConfigError(
-            "a sum of clipped gradients is one full step a round",
+            "a sum of clipped gradients is one full step per round",
             hint='Set train.batch = 0, train.local_epochs = 1 and train.optimizer = "sgd" or "momentum"; dp.sample '
             "draws a share of the rows",
         )

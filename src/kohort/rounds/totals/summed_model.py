@@ -160,9 +160,9 @@ class SummedModel:
 
     weights: FloatArray
     velocity: NDArray[np.float64]
-    tail: NDArray[np.float64]
+    weight_sum: NDArray[np.float64]
     counted: int = 0
-    """How many weights are in `tail`."""
+    """How many weights are in `weight_sum`."""
 
     @classmethod
     def of(cls, weights: FloatArray) -> SummedModel:
@@ -260,22 +260,22 @@ class SummedModel:
         share = phase.train.average if phase.dp is None or not phase.dp.average else phase.dp.average
         model = self
         if passed >= rounds - round(share * rounds):
-            model = replace(self, tail=self.tail + self.weights, counted=self.counted + 1)
+            model = replace(self, weight_sum=self.weight_sum + self.weights, counted=self.counted + 1)
         if passed + 1 < rounds:
             return model
-        ended = model.tail / model.counted if model.counted else model.weights
+        ended = model.weight_sum / model.counted if model.counted else model.weights
         return SummedModel.of(ended.astype(self.weights.dtype))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays to store in a checkpoint."""
+        """The arrays to store in a checkpoint, where the sum of weights keeps its first name, `tail`."""
         counted = np.asarray([self.counted], dtype=np.int64)
-        return {"weights": self.weights, "velocity": self.velocity, "tail": self.tail, "counted": counted}
+        return {"weights": self.weights, "velocity": self.velocity, "tail": self.weight_sum, "counted": counted}
 
     @classmethod
     def stored(cls, arrays: Mapping[str, NDArray[Any]]) -> SummedModel:
         """The inverse of `arrays`."""
-        weights, velocity, tail = (arrays[name].copy() for name in ("weights", "velocity", "tail"))
-        return cls(weights, velocity.astype(np.float64), tail.astype(np.float64), int(arrays["counted"][0]))
+        weights, velocity, summed = (arrays[name].copy() for name in ("weights", "velocity", "tail"))
+        return cls(weights, velocity.astype(np.float64), summed.astype(np.float64), int(arrays["counted"][0]))
 
 
 def mean_of(grid: FixedPoint, total: Integers, network: Trainable) -> FloatArray:

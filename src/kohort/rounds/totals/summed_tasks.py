@@ -1,7 +1,7 @@
 """Federated rounds over a secure sum: the hub sees the total of all sites and no site's own update.
 
 What a site adds: the sum of the bounded gradients of its rows or persons, or of a Poisson sample of them that it draws
-by its own coin (dp-sgd; one step a round; `kohort.rounds.totals.bounded`), its clipped update (hub; for whole sites),
+by its own coin (dp-sgd; one step per round; `kohort.rounds.totals.bounded`), its clipped update (hub; for whole sites),
 or, without a budget, its update times its rows, as federated averaging weighs it; and its row count.
 
 The hub sends no weights. It sends a seed for the first ones and then the total of the round before, with a check value

@@ -202,8 +202,8 @@ def _others(replay: Replay) -> list[Finding]:
     """Of every release that no attack read: why. Releases to the same recipient for the same reason are one finding."""
     seen: dict[tuple[str, str], dict[str, None]] = {}
     entries = replay.outcome.disclosed
-    told = described([entry.to_mapping() for entry in entries], replay.plan.to_mapping())
-    for entry, item in zip(entries, told, strict=True):
+    items = described([entry.to_mapping() for entry in entries], replay.plan.to_mapping())
+    for entry, item in zip(entries, items, strict=True):
         why = _BY_KIND.get(str(item.get("shown_as", ""))) or _why_not(replay, entry)
         if why:
             seen.setdefault((entry.recipient, why), {})[f"{entry.what} ({entry.kind})"] = None

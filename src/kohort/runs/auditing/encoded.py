@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.evaluate.attacks.gram import Block, Grid, OneHot
-from kohort.methods.oneshot.design import Cells
+from kohort.methods.oneshot.design import InputCells
 from kohort.tables.blocks import CategoryBlock, ItemsBlock, NumberBlock
 from kohort.tables.encoder import Encoder
 
@@ -19,7 +19,7 @@ _MOST_STEPS: Final = 1_000
 _IMAGINED: Final = 4_000
 
 
-def blocks_of(encoder: Encoder, cells: Cells | None = None) -> list[Block]:
+def blocks_of(encoder: Encoder, cells: InputCells | None = None) -> list[Block]:
     """What an attacker knows of [1, x]: where indicators lie and which values numbers can take, on [0, 1].
 
     Args:
@@ -29,7 +29,7 @@ def blocks_of(encoder: Encoder, cells: Cells | None = None) -> list[Block]:
     Returns:
         One block per column of a table; a number with a fraction may have any value.
     """
-    target = (Cells.whole(encoder.width) if cells is None else cells).target + 1
+    target = (InputCells.whole(encoder.width) if cells is None else cells).target + 1
     found: list[Block] = []
     column = 0
     for block in encoder.blocks:

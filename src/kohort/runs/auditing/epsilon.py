@@ -25,7 +25,7 @@ from kohort.methods.registry import find_method
 from kohort.protocol.hub import Ask, Replies
 from kohort.protocol.plan.phases import DPSection, SecureSumSection, TrainingPhase
 from kohort.rng import Streams
-from kohort.runs.auditing.replay import Listening
+from kohort.runs.auditing.replay import RecordingSimulation
 from kohort.runs.backend import Simulation
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
@@ -194,14 +194,14 @@ def _audited_plan(phase: TrainingPhase, secure: SecureSumSection | None, design:
 
 def _scores(plan: Plan, design: _Design, coins: list[NDArray[np.bool_]], *, seed: int) -> Floats:
     """One run: how much of every canary is in what left, all sites one after the other."""
-    place = Listening(tables={"canaries": design.table(coins)})
+    place = RecordingSimulation(tables={"canaries": design.table(coins)})
     model: Any = run(plan, seed=seed, backend=place).model
     encoder, sites = model.encoder, range(len(coins))
     if design.shared:
-        start = _public_start(place.heard, model)
+        start = _public_start(place.recorded, model)
         pull = (np.asarray(model.weights, dtype=np.float64) - start) * sum(design.sizes) / LR
         return _shares_of(design, encoder, [name for site in sites for name in design.names_of(site)], pull)
-    pulls = _pulls(place.heard)
+    pulls = _pulls(place.recorded)
     own = zip(sites, sorted(pulls), strict=True)  # names of sites rise as their numbers do
     return np.concatenate(
         [
@@ -211,10 +211,10 @@ def _scores(plan: Plan, design: _Design, coins: list[NDArray[np.bool_]], *, seed
     )
 
 
-def _pulls(heard: list[tuple[Ask, Replies]]) -> dict[str, Floats]:
+def _pulls(recorded: list[tuple[Ask, Replies]]) -> dict[str, Floats]:
     """How far each site moved the weights in all rounds."""
     moved: dict[str, Floats] = {}
-    for ask, replies in heard:
+    for ask, replies in recorded:
         if ask.task.name == _TASK:
             sent = np.asarray(ask.payload.arrays["weights"], dtype=np.float64)
             for name, weights in zip(replies.sites, replies.array("weights"), strict=True):
@@ -222,9 +222,9 @@ def _pulls(heard: list[tuple[Ask, Replies]]) -> dict[str, Floats]:
     return moved
 
 
-def _public_start(heard: list[tuple[Ask, Replies]], model: Any) -> Floats:
+def _public_start(recorded: list[tuple[Ask, Replies]], model: Any) -> Floats:
     """The first weights of training over sums, from the seed that the hub sent."""
-    seeds = (ask.payload.blobs.get("start") for ask, _ in heard)
+    seeds = (ask.payload.blobs.get("start") for ask, _ in recorded)
     seed = next(found for found in seeds if found)
     generator = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little")))
     return np.asarray(model.network.start(generator), dtype=np.float64)

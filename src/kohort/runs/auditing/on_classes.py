@@ -33,12 +33,12 @@ def classes_findings(replay: Replay, *, seed: int = 0) -> list[Finding]:
     Returns:
         One finding; none where no site published classes.
     """
-    heard = next((replies for ask, replies in replay.heard if ask.task.name == PUBLISH.name), None)
-    if heard is None:
+    recorded = next((replies for ask, replies in replay.recorded if ask.task.name == PUBLISH.name), None)
+    if recorded is None:
         return []
     if not replay.population.test.height:
         return [not_attacked(ATTACK, "attribute", on=_ON, by=_BY, why=NO_TEST_ROWS)]
-    mappings = [SiteMapping.from_bytes(payload.blobs["mapping"]) for payload in heard.payloads()]
+    mappings = [SiteMapping.from_bytes(payload.blobs["mapping"]) for payload in recorded.payloads()]
     if not mappings[0].quasi:
         return [not_attacked(ATTACK, "attribute", on=_ON, by=_BY, why="the classes hold items alone")]
     return [downcode(_recoded(replay, mappings), replay.population.test, on=_ON, by=_BY, seed=seed)]

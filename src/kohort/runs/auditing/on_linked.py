@@ -47,8 +47,8 @@ Integers = NDArray[np.int64]
 
 
 @dataclass
-class _Heard:
-    """What the attacker has heard: sums of a round with the learner before it, and the learner at the end."""
+class _RecordedTotals:
+    """What the attacker has recorded: sums of a round with the learner before it, and the learner at the end."""
 
     rounds: list[tuple[ExactLearner, Whole]]
     last: ExactLearner
@@ -81,14 +81,14 @@ def _not_attacked(by: str, why: str) -> Finding:
 
 
 def _attacked(replay: Replay, rows: Rows, by: str) -> Finding:
-    heard = _heard(replay, rows)
-    bins = heard.last.known_bins
+    totals = _recorded(replay, rows)
+    bins = totals.last.known_bins
     sizes = [int(size) for size in bins.alone.sizes]
     if prod(sizes) > MOST:
         why = f"the bins of {len(sizes):,} columns have more than {MOST:,} combinations, which are not solved for here"
         return _not_attacked(by, why)
-    follow, chance = _solved(heard, _combinations(bins, sizes), columns=len(sizes))
-    least = max(LEAST, heard.last.config.min_bin, heard.last.setting.approved.min_cell)
+    follow, chance = _solved(totals, _combinations(bins, sizes), columns=len(sizes))
+    least = max(LEAST, totals.last.config.min_bin, totals.last.setting.approved.min_cell)
     return linked_finding(follow, chance, _truth(bins, sizes, rows), least=least, on=_ON, by=by)
 
 
@@ -102,23 +102,23 @@ def _closed(replay: Replay, rows: Rows) -> str:
     return ""
 
 
-def _heard(replay: Replay, rows: Rows) -> _Heard:
+def _recorded(replay: Replay, rows: Rows) -> _RecordedTotals:
     """Every sum of residuals."""
     training = training_of(replay)
     assert training is not None  # noqa: S101 - additive has one
     setting, rounds = setting_of(replay, training)
     learner, memory = training.start(setting), RowCache()
     assert isinstance(learner, ExactLearner)  # noqa: S101 - it has no budget
-    heard = _Heard([], learner)
+    totals = _RecordedTotals([], learner)
     for _ in range(rounds):
         if learner.finished:
             break
         total = learner.contribution(rows, memory)
         following = learner.after(total, len(replay.population.names))
         if learner.number > 0 and not learner.pairs:
-            heard.rounds.append((learner, total))
-        learner = heard.last = following
-    return heard
+            totals.rounds.append((learner, total))
+        learner = totals.last = following
+    return totals
 
 
 def _combinations(bins: Bins, sizes: list[int]) -> Integers:
@@ -128,17 +128,17 @@ def _combinations(bins: Bins, sizes: list[int]) -> Integers:
     return bins.of_rows(np.stack(cells).astype(np.int32)).astype(np.int64)
 
 
-def _solved(heard: _Heard, places: Integers, *, columns: int) -> tuple[Floats, Floats]:
+def _solved(totals: _RecordedTotals, places: Integers, *, columns: int) -> tuple[Floats, Floats]:
     """The counts that follow, and those by chance."""
     opened = []
-    for learner, total in heard.rounds:
+    for learner, total in totals.rounds:
         bins, descent = learner.known_bins, learner.descent
         assert descent is not None  # noqa: S101 - there are bins
         own = Design(places[: len(bins.sizes)].astype(np.int32), bins.total)
         expected = means_of(learner.link, own.scores(descent.w[:-1], descent.w[-1]))
         sums = total[: bins.total * learner.outputs].reshape(-1, learner.outputs) / RESIDUAL_STEPS
         opened.append(LinkedSums(sums, expected))
-    counts = heard.last.counts
+    counts = totals.last.counts
     follow = counts_that_follow(opened, places, counts, columns=columns, step=1.0 / RESIDUAL_STEPS)
     return follow, counts_by_chance(places, counts, columns)
 

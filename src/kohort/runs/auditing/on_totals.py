@@ -19,7 +19,7 @@ from kohort.evaluate.attacks.gram import (
     unscaled,
 )
 from kohort.evaluate.attacks.rebuilt import rebuilt_finding
-from kohort.methods.oneshot.design import Cells, Layout
+from kohort.methods.oneshot.design import InputCells, Layout
 from kohort.methods.oneshot.fit import decoded
 from kohort.methods.oneshot.paper import SEND_FACTORS
 from kohort.methods.oneshot.state import FILE, OneShotState, load_state
@@ -137,9 +137,9 @@ def _not(why: str) -> Finding:
 def _on_factors(replay: Replay) -> Finding:
     """Rebuild every site from its U S."""
     encoder = replay.outcome.model.encoder
-    ask, replies = next((ask, replies) for ask, replies in replay.heard if ask.task.name == SEND_FACTORS.name)
+    ask, replies = next((ask, replies) for ask, replies in replay.recorded if ask.task.name == SEND_FACTORS.name)
     del ask
-    layout = Layout.of(replay.plan.config.oneshot, encoder, Cells.whole(encoder.width))
+    layout = Layout.of(replay.plan.config.oneshot, encoder, InputCells.whole(encoder.width))
     blocks, found, truth = blocks_of(encoder), [], []
     for site, payload in zip(replies.sites, replies.payloads(), strict=True):
         sent = payload.arrays["factors"][0] / layout.design.slopes[1]
@@ -207,7 +207,7 @@ def _rows(replay: Replay, site: str) -> Rows:
     return encode_rows(encoder, frame.filter(encoder.within(frame)))
 
 
-def _inputs(replay: Replay, site: str, cells: Cells | None) -> Floats:
+def _inputs(replay: Replay, site: str, cells: InputCells | None) -> Floats:
     """The true rows [1, x] of a site, as the attack would have them."""
     x = _rows(replay, site).x
     own = x.astype(np.float64) if cells is None else np.asarray(cells.apply(x), dtype=np.float64)

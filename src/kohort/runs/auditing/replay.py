@@ -1,7 +1,7 @@
 """Repeat a run and note what the hub was sent: attacks need the bytes, and a ledger keeps their hashes alone.
 
 Guarantee: the repeated run of a folder is the run of the folder, or an error: every line of every site's chain, hashes
-of all payloads included, must come out again.
+of all payloads included, is the same in both.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from kohort.runs.results.outcome import Outcome
 from kohort.runs.run import run
 from kohort.runs.simulation import Population
 
-__all__ = ["Heard", "Listening", "Replay", "StoredRun", "lied_rounds", "read_stored", "repeat"]
+__all__ = ["Recorded", "RecordingSimulation", "Replay", "StoredRun", "lied_rounds", "read_stored", "repeat"]
 
-Heard = list[tuple[Ask, Replies]]
+Recorded = list[tuple[Ask, Replies]]
 
 
 @dataclass(frozen=True)
-class Listening(Simulation):
+class RecordingSimulation(Simulation):
     """A simulation that notes what the hub is told, and what it sends.
 
     Attributes:
-        heard: Requests and replies, in order.
+        recorded: Requests and replies, in order.
         tasks: Whose replies are noted; None for all.
         lie: What the hub asks instead; None asks as the method does.
         listen: Takes every noted reply at once.
         populations: The rows of the run, once they are dealt out.
     """
 
-    heard: Heard = field(default_factory=list)
+    recorded: Recorded = field(default_factory=list)
     tasks: frozenset[str] | None = None
     lie: Callable[[Ask], Ask] | None = None
     listen: Callable[[Replies], None] | None = None
@@ -70,9 +70,9 @@ class Listening(Simulation):
             taken: dict[str, bytes] = {}
             replies = exchange(_receiving(asked, taken) if noted else asked)
             if noted:
-                self.heard.append((asked, Replies(list(taken), list(taken.values())) if taken else replies))
+                self.recorded.append((asked, Replies(list(taken), list(taken.values())) if taken else replies))
                 if self.listen is not None:
-                    self.listen(self.heard[-1][1])
+                    self.listen(self.recorded[-1][1])
             return replies
 
         setattr(made, "exchange", listened)  # noqa: B010 - one engine listens, not its class
@@ -101,7 +101,7 @@ class Replay:
         seed: Its seed.
         outcome: What it gave back.
         population: The rows of its sites, and the test rows.
-        heard: Requests and replies that attacks look at.
+        recorded: Requests and replies that attacks look at.
         tables: Tables in memory, where the run has no files.
     """
 
@@ -109,7 +109,7 @@ class Replay:
     seed: int
     outcome: Outcome
     population: Population
-    heard: Heard
+    recorded: Recorded
     tables: dict[str, pl.DataFrame] | None = None
 
 
@@ -167,17 +167,17 @@ def repeat(
         seed: The seed of the run.
         tasks: Whose replies are noted; None for all.
         tables: Tables in memory instead of the plan's files.
-        stored: The run that must come out again.
+        stored: The run whose ledger the repetition must give.
 
     Returns:
-        The run and what was heard.
+        The run and what was recorded.
 
     Raises:
         DataError: The table of the stored run is not here.
         IntegrityError: Another run came out than the stored one.
         KohortError: The run failed.
     """
-    place = Listening(tables=tables, tasks=tasks)
+    place = RecordingSimulation(tables=tables, tasks=tasks)
     try:
         outcome = run(plan, seed=seed, backend=place)
     except DataError as error:
@@ -195,7 +195,7 @@ def repeat(
         seed=seed,
         outcome=outcome,
         population=place.populations[0],
-        heard=place.heard,
+        recorded=place.recorded,
         tables=tables,
     )
 
@@ -212,13 +212,13 @@ def lied_rounds(replay: Replay, *, task: str, lie: Callable[[Ask], Ask], listen:
     Returns:
         How often the hub lied.
     """
-    place = Listening(tables=replay.tables, tasks=frozenset({task}), lie=lie, listen=listen)
+    place = RecordingSimulation(tables=replay.tables, tasks=frozenset({task}), lie=lie, listen=listen)
     try:
         run(replay.plan, seed=replay.seed, backend=place)
-    except KohortError:  # the model of a lying hub is no model; what was heard before counts
-        if not place.heard:
+    except KohortError:  # the model of a lying hub is no model; what was recorded before counts
+        if not place.recorded:
             raise
-    return len(place.heard)
+    return len(place.recorded)
 
 
 def _written_by(folder: Path) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.evaluate.attacks.shadow import as_target_trained, stacked_halves, train_shadows
-from kohort.methods.oneshot.design import Cells, Layout
+from kohort.methods.oneshot.design import InputCells, Layout
 from kohort.methods.oneshot.state import FILE, load_state
 from kohort.methods.registry import find_method
 from kohort.models.base import Model
@@ -142,7 +142,7 @@ def _layout(replay: Replay) -> tuple[Layout, list[float]]:
     files = replay.outcome.files
     asked = _DEFAULT_PENALTY if isinstance(section.lambda_, str) else float(section.lambda_)
     if FILE not in files:
-        layout = Layout.of(section, encoder, Cells.whole(encoder.width))
+        layout = Layout.of(section, encoder, InputCells.whole(encoder.width))
         return layout, [asked] * layout.parts
     state = load_state(files[FILE])
     known = section.rounds == 1

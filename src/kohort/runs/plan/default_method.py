@@ -1,6 +1,6 @@
 """The method of a plan that names none, and the settings of one that says nothing about training.
 
-An additive model, over secure sums, is the default: it can be read, the hub sees no cell of few persons, and it
+An additive model, over secure sums, is the default: it can be read, the hub reads no count of few persons, and it
 needs no setting. A plan that says how a network is trained gets federated averaging, which those settings are for.
 """
 
@@ -61,12 +61,10 @@ def default_method(raw: Mapping[str, Any]) -> tuple[str, str]:
     given = {f"{section}.{key}" for section in ("train", "model") for key in raw.get(section) or {}}
     kind = _kind(raw.get("model") or {})
     if given <= {*_NO_NETWORK, "model.kind"} and kind in LEARNED_KINDS:
-        return kind, f"method.name is not given: {kind}, because model.kind names it"
+        return kind, f"Method: {kind} (from model.kind)"
     if given - _NO_NETWORK:
         return NETWORKS, ""
-    return ADDITIVE, (
-        "method.name is not given: additive, because no key asks for a network; the hub sees no cell of few persons"
-    )
+    return ADDITIVE, "Method: additive (default). The hub reads no count below min_cell"
 
 
 def with_automatic_model(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:

@@ -216,12 +216,12 @@ class Outcome:
         """
         heading, plan = title or f"A run of {self.plan.method}", self.plan.in_effect(self.engine)
         with speaks_python():
-            told = {**self.to_mapping(), "curves": curves_of_model(self.model)}
+            mapping = {**self.to_mapping(), "curves": curves_of_model(self.model)}
             if path is None:
-                return render([told], title=heading, plan=plan)
+                return render([mapping], title=heading, plan=plan)
             for place in (Path(path), json_path(Path(path))):
                 require_new(place, force=force)
-            write_report(Path(path), [told], title=heading, plan=plan)
+            write_report(Path(path), [mapping], title=heading, plan=plan)
         return str(path)
 
     def save(self, folder: str | Path, *, force: bool = False) -> Path:
@@ -284,12 +284,12 @@ class Outcome:
 
 def _task_facts(model: Model, task: TargetTask | None) -> dict[str, Any]:
     """What was learned, why that, and of two classes the one that F1, precision and recall are about."""
-    told: dict[str, Any] = {"kind": model.task}
+    described: dict[str, Any] = {"kind": model.task}
     if task is not None and task.task == model.task:
-        told["why"] = task.why
+        described["why"] = task.why
     if model.task == "classification" and len(model.classes or ()) == 2:
-        told["positive"] = (model.classes or ())[-1]
-    return told
+        described["positive"] = (model.classes or ())[-1]
+    return described
 
 
 def outcome_of(

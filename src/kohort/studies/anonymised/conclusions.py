@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from kohort.studies.anonymised.loss import METRICS, Measured, measure_variant
+from kohort.studies.anonymised.loss import METRICS, MeasuredLoss, measure_variant
 from kohort.studies.anonymised.paper import CLASSIFIERS, NAMES, PARTITIONS
 from kohort.studies.anonymised.protocols import NOT_ANONYMISED, PROTOCOLS, UNSCALED, UNSCALED_KEYS, Scores
-from kohort.studies.anonymised.tables import PRINTED, VARIANTS, Case, extra_variants
+from kohort.studies.anonymised.tables import PRINTED, VARIANTS, AnonymisedCase, extra_variants
 from kohort.studies.harness.charts import point
 from kohort.studies.harness.found import Found, ResultTable
 
@@ -22,12 +22,12 @@ BOOSTING: Final = "gradient boosting"
 SOURCES: Final = {NOT_ANONYMISED: "Table 5.6", "k3-exact": "Table 5.7"}
 OWN_TABLE: Final = {"adult": "Table 5.8", "mammographic": "Table 5.9", "housing": "Table 5.10"}
 
-Losses = Mapping[str, Mapping[str, Measured]]
+Losses = Mapping[str, Mapping[str, MeasuredLoss]]
 """By table and variant."""
 
 
 def classifier_tables(
-    case: Case, scores: Scores, classifiers: Sequence[str], unscaled: Sequence[str]
+    case: AnonymisedCase, scores: Scores, classifiers: Sequence[str], unscaled: Sequence[str]
 ) -> Iterator[ResultTable]:
     """Tables 5.6-5.10 for one data set: as it is, each variant under both protocols, then two on unscaled rows.
 
@@ -56,7 +56,7 @@ def classifier_tables(
 
 
 def rank_correlation(
-    cases: Sequence[Case], losses: Losses, scores: Mapping[str, Scores], *, classifiers: Sequence[str]
+    cases: Sequence[AnonymisedCase], losses: Losses, scores: Mapping[str, Scores], *, classifiers: Sequence[str]
 ) -> tuple[ResultTable, list[dict[str, Any]]]:
     """Spearman's rho of information loss and accuracy, over the thesis's settings and over all of ours.
 
@@ -86,7 +86,7 @@ def rank_correlation(
 
 
 def _over_printed(
-    case: Case, measured: Mapping[str, Measured], found: Scores, classifiers: Sequence[str]
+    case: AnonymisedCase, measured: Mapping[str, MeasuredLoss], found: Scores, classifiers: Sequence[str]
 ) -> Iterator[Found]:
     """No anonymisation and the printed variants, each with the mean accuracy of the classifiers."""
     printed, settings = PARTITIONS[case.name], (NOT_ANONYMISED, *PRINTED)
@@ -108,7 +108,7 @@ def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     return float(spearmanr(first, second).statistic)
 
 
-def conclusions(cases: Sequence[Case], losses: Losses, scores: Mapping[str, Scores]) -> ResultTable:
+def conclusions(cases: Sequence[AnonymisedCase], losses: Losses, scores: Mapping[str, Scores]) -> ResultTable:
     """The thesis's conclusions, and whether they hold here.
 
     Args:
@@ -137,7 +137,7 @@ def conclusions(cases: Sequence[Case], losses: Losses, scores: Mapping[str, Scor
     return ResultTable("The thesis's conclusions, by metric", "Sections 5.1-5.4", rows)
 
 
-def protocol_notes(cases: Sequence[Case], scores: Mapping[str, Scores]) -> list[str]:
+def protocol_notes(cases: Sequence[AnonymisedCase], scores: Mapping[str, Scores]) -> list[str]:
     """Where the accuracy of gradient boosting depends on the protocol.
 
     Args:

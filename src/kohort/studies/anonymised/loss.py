@@ -18,11 +18,11 @@ from kohort.anonymity.checker.measures import measure
 from kohort.anonymity.loss import association, ncp
 from kohort.studies.anonymised.paper import ASSOCIATION, EDUCATION, EDUCATION_GROUPS, PARTITIONS
 from kohort.studies.anonymised.release import association_by_column, education_groups, whole_release
-from kohort.studies.anonymised.tables import VARIANTS, Case, Variant, k_variants
+from kohort.studies.anonymised.tables import VARIANTS, AnonymisedCase, AnonymisedVariant, k_variants
 from kohort.studies.harness.charts import labelled_bars, line_chart, point
 from kohort.studies.harness.found import Found, Part, ResultTable
 
-__all__ = ["METRICS", "Measured", "association_tables", "draw_associations", "education_tables", "measure_variant",
+__all__ = ["METRICS", "MeasuredLoss", "association_tables", "draw_associations", "education_tables", "measure_variant",
            "partition_table", "unguarded_table", "write_figures"]  # fmt: skip
 
 # The first figure of each table: loss by k, then the associations for none, k, l and t.
@@ -36,10 +36,10 @@ METRICS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredLoss:
     """What one way to anonymise did to a table."""
 
-    variant: Variant
+    variant: AnonymisedVariant
     partitions: int
     losses: dict[str, float]
     """By metric."""
@@ -56,7 +56,7 @@ class Measured:
 
 
 @cache
-def measure_variant(case: Case, variant: Variant) -> Measured:
+def measure_variant(case: AnonymisedCase, variant: AnonymisedVariant) -> MeasuredLoss:
     """Anonymise the whole table and measure the result.
 
     Args:
@@ -72,7 +72,7 @@ def measure_variant(case: Case, variant: Variant) -> Measured:
     after, counted = (association_by_column(made, case, counted=how) for how in (False, True))
     penalty = ncp(case.frame, made.frame, quasi=case.quasi, hierarchies=made.hierarchies)
     found = measure(made.frame, quasi=case.quasi)
-    return Measured(
+    return MeasuredLoss(
         variant=variant,
         partitions=made.partitions,
         losses={
@@ -86,7 +86,7 @@ def measure_variant(case: Case, variant: Variant) -> Measured:
     )
 
 
-def education_tables(adult: Case) -> list[ResultTable]:
+def education_tables(adult: AnonymisedCase) -> list[ResultTable]:
     """Table 2.2 and the groups it leads to at rho = 10.
 
     Args:
@@ -112,7 +112,7 @@ def education_tables(adult: Case) -> list[ResultTable]:
     ]
 
 
-def association_tables(case: Case, plain: Measured) -> list[ResultTable]:
+def association_tables(case: AnonymisedCase, plain: MeasuredLoss) -> list[ResultTable]:
     """Tables 5.1 and 5.2: Mammographic before and after.
 
     Args:
@@ -130,7 +130,7 @@ def association_tables(case: Case, plain: Measured) -> list[ResultTable]:
     return tables
 
 
-def partition_table(case: Case, found: Iterable[Measured]) -> ResultTable:
+def partition_table(case: AnonymisedCase, found: Iterable[MeasuredLoss]) -> ResultTable:
     """Partitions and loss of one table beside the thesis's.
 
     Args:
@@ -154,7 +154,7 @@ def partition_table(case: Case, found: Iterable[Measured]) -> ResultTable:
     return ResultTable(f"{case.title}: partitions and information loss", SOURCES[case.name], rows)
 
 
-def unguarded_table(cases: Sequence[Case]) -> Part:
+def unguarded_table(cases: Sequence[AnonymisedCase]) -> Part:
     """The optimisation step as printed, which leaves remainders of fewer than k rows.
 
     Args:
@@ -164,7 +164,7 @@ def unguarded_table(cases: Sequence[Case]) -> Part:
         The table, and a note for each case whose release is not 3-anonymous.
     """
     rows, notes = [], []
-    asked = Variant(key="k3-thesis", label="optimised k as printed (k = 3)", keep_exact="thesis")
+    asked = AnonymisedVariant(key="k3-thesis", label="optimised k as printed (k = 3)", keep_exact="thesis")
     for case in cases:
         one = measure_variant(case, asked)
         rows += [
@@ -180,7 +180,7 @@ def unguarded_table(cases: Sequence[Case]) -> Part:
     return Part([ResultTable("The optimisation step as printed", "Section 2.3, Tables 5.3-5.5", rows)], notes=notes)
 
 
-def write_figures(out: Path, case: Case, found: Mapping[str, Measured], ks: Sequence[int]) -> list[Path]:
+def write_figures(out: Path, case: AnonymisedCase, found: Mapping[str, MeasuredLoss], ks: Sequence[int]) -> list[Path]:
     """The five figures of one table: loss and partitions by k, then association by column for none, k, l and t.
 
     Args:

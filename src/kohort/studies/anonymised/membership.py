@@ -27,7 +27,7 @@ from kohort.rng import Streams
 from kohort.studies.anonymised.classifiers import classifier
 from kohort.studies.anonymised.protocols import NOT_ANONYMISED
 from kohort.studies.anonymised.release import release
-from kohort.studies.anonymised.tables import VARIANTS, AnonymisedSession, Case
+from kohort.studies.anonymised.tables import VARIANTS, AnonymisedCase, AnonymisedSession
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.hierarchy import Hierarchy
@@ -43,7 +43,7 @@ SURE: Final = 1e-3
 Floats = NDArray[np.floating[Any]]
 
 
-def membership(session: AnonymisedSession, cases: Sequence[Case]) -> Part:
+def membership(session: AnonymisedSession, cases: Sequence[AnonymisedCase]) -> Part:
     """The attacks on every table, as it is and anonymised, with 95 % intervals over draws of rows.
 
     Args:
@@ -70,7 +70,7 @@ def membership(session: AnonymisedSession, cases: Sequence[Case]) -> Part:
     return Part([ResultTable("Membership inference", "Section 7.3, a claim without a figure", rows)], notes=notes)
 
 
-def attack(case: Case, key: str, repeat: int, most: int) -> dict[str, float]:
+def attack(case: AnonymisedCase, key: str, repeat: int, most: int) -> dict[str, float]:
     """Attack models of one draw of rows, as they are or anonymised.
 
     Args:

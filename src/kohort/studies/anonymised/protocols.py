@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from kohort.rng import Streams
 from kohort.studies.anonymised.classifiers import Job, Scored, score
 from kohort.studies.anonymised.release import release, whole_release
-from kohort.studies.anonymised.tables import PRINTED, VARIANTS, AnonymisedSession, Case, Variant, extra_variants
+from kohort.studies.anonymised.tables import (
+    PRINTED,
+    VARIANTS,
+    AnonymisedCase,
+    AnonymisedSession,
+    AnonymisedVariant,
+    extra_variants,
+)
 from kohort.studies.harness.found import Found
 from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.persons import hold_out
@@ -63,7 +70,7 @@ class Scores:
         return max(names, key=lambda name: self.accuracy(protocol, variant, name))
 
 
-def score_case(session: AnonymisedSession, case: Case) -> Scores:
+def score_case(session: AnonymisedSession, case: AnonymisedCase) -> Scores:
     """Every classifier on the table as it is and under the printed variants; gradient boosting alone under others.
 
     Args:
@@ -89,8 +96,8 @@ def score_case(session: AnonymisedSession, case: Case) -> Scores:
 
 
 def jobs_of(
-    case: Case, planned: Sequence[tuple[Variant, Sequence[str]]], *, repeats: int, fit_rows: int = 0,
-    unscaled: Sequence[str] = (),
+    case: AnonymisedCase, planned: Sequence[tuple[AnonymisedVariant, Sequence[str]]], *, repeats: int,
+    fit_rows: int = 0, unscaled: Sequence[str] = (),
 ) -> Iterator[Job]:  # fmt: skip
     """The classifiers to train on one table.
 

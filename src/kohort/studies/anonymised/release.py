@@ -30,19 +30,26 @@ from kohort.anonymity.relational.recode import ColumnCells, label_cells
 from kohort.anonymity.relational.recode import release as recode
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_feasible
 from kohort.errors import IntegrityError
-from kohort.studies.anonymised.tables import Case, Variant
+from kohort.studies.anonymised.tables import AnonymisedCase, AnonymisedVariant
 from kohort.tables.cells import SUPPRESSED, Interval
 from kohort.tables.encoder import Encoder
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
 
-__all__ = ["Released", "association_by_column", "education_groups", "entropy_coefficient", "release", "whole_release"]
+__all__ = [
+    "GeneralisedRelease",
+    "association_by_column",
+    "education_groups",
+    "entropy_coefficient",
+    "release",
+    "whole_release",
+]
 
 Integers = NDArray[np.int64]
 HIDDEN: Final = -1
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Released:
+class GeneralisedRelease:
     """A generalised table, the partitions it was made of, and the groups its labels stand for."""
 
     frame: pl.DataFrame
@@ -58,7 +65,7 @@ class Released:
 
 
 @cache
-def whole_release(case: Case, variant: Variant) -> Released:
+def whole_release(case: AnonymisedCase, variant: AnonymisedVariant) -> GeneralisedRelease:
     """The whole table anonymised, made once.
 
     Args:
@@ -74,7 +81,7 @@ def whole_release(case: Case, variant: Variant) -> Released:
     return release(case.frame, case, variant)
 
 
-def release(frame: pl.DataFrame, case: Case, variant: Variant) -> Released:
+def release(frame: pl.DataFrame, case: AnonymisedCase, variant: AnonymisedVariant) -> GeneralisedRelease:
     """Anonymise rows of a case's table on their own. Rows and their order stay.
 
     Args:
@@ -105,7 +112,7 @@ def release(frame: pl.DataFrame, case: Case, variant: Variant) -> Released:
     made = recode(frame, classes, [cells for _, cells in chosen.values()])
     if variant.keep_exact != "thesis":
         _verify(made, case, variant)
-    return Released(
+    return GeneralisedRelease(
         frame=made,
         partitions=partition.count,
         hierarchies={name: hierarchy for name, (hierarchy, _) in chosen.items()},
@@ -113,7 +120,7 @@ def release(frame: pl.DataFrame, case: Case, variant: Variant) -> Released:
     )
 
 
-def education_groups(adult: Case, *, rho: float) -> set[frozenset[str]]:
+def education_groups(adult: AnonymisedCase, *, rho: float) -> set[frozenset[str]]:
     """The groups of education by Algorithms 1 and 2.
 
     Args:
@@ -155,7 +162,7 @@ def entropy_coefficient(cells: Integers, target: Integers, *, hidden: int | None
     return float(weight @ surprise) / entropy if entropy else 0.0
 
 
-def association_by_column(made: Released, case: Case, *, counted: bool = False) -> dict[str, float]:
+def association_by_column(made: GeneralisedRelease, case: AnonymisedCase, *, counted: bool = False) -> dict[str, float]:
     """The entropy coefficient of each released quasi-identifier and the target.
 
     Args:
@@ -203,7 +210,7 @@ def _shown(column: CodedColumn, cells: ColumnCells) -> Integers:
     return np.where(np.array(says_nothing)[cells.of_class], HIDDEN, cells.of_class)
 
 
-def _verify(made: pl.DataFrame, case: Case, variant: Variant) -> None:
+def _verify(made: pl.DataFrame, case: AnonymisedCase, variant: AnonymisedVariant) -> None:
     broken = unmet(made, quasi=case.quasi, sensitive=[case.target], k=variant.k, l=variant.l or None,
                    t=variant.t or None, t_kind="kl")  # fmt: skip
     if broken:

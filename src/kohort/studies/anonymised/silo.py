@@ -11,13 +11,14 @@ from itertools import pairwise
 from typing import Any, Final
 
 from kohort.anonymity.loss import association
+from kohort.errors import counted
 from kohort.rng import Streams
 from kohort.runs.config import Plan, load_plan
 from kohort.runs.simulation import Population, populate
 from kohort.studies.anonymised.loss import draw_associations
 from kohort.studies.anonymised.paper import FEDERATED, SILO_LOSS
 from kohort.studies.anonymised.release import association_by_column, release
-from kohort.studies.anonymised.tables import QUASI_OF_ADULT, VARIANTS, AnonymisedSession, Case
+from kohort.studies.anonymised.tables import QUASI_OF_ADULT, VARIANTS, AnonymisedCase, AnonymisedSession
 from kohort.studies.harness.charts import curve_points, line_chart
 from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.harness.runs import RunSummary
@@ -58,7 +59,7 @@ def silo_plan(method: str, *, rounds: int = 100, anonymise: dict[str, Any] | Non
     return load_plan(chosen)
 
 
-def chapter_seven(session: AnonymisedSession, adult: Case) -> Part:
+def chapter_seven(session: AnonymisedSession, adult: AnonymisedCase) -> Part:
     """Tables 7.1 and 7.2, Figures 7.1-7.6, and the comparison with pooled learning.
 
     Args:
@@ -79,7 +80,7 @@ def chapter_seven(session: AnonymisedSession, adult: Case) -> Part:
     points = []
     for name, plan in plans.items():
         label = RUNS[name][1]
-        session.say(f"Chapter 7: {label}, {rounds} rounds, {len(seeds)} seed(s)")
+        session.say(f"Chapter 7: {label}, {rounds} rounds, {counted(len(seeds), 'seed')}")
         # One by one, because their time is measured.
         results[name] = [one for seed in seeds for one in session.runs.of(plan, seeds=[seed])]
         points += curve_points("", label, results[name][0].curve)
@@ -101,7 +102,7 @@ def chapter_seven(session: AnonymisedSession, adult: Case) -> Part:
     return Part(tables, [*losses.figures, figure], [note])
 
 
-def _silo_losses(session: AnonymisedSession, adult: Case, population: Population) -> Part:
+def _silo_losses(session: AnonymisedSession, adult: AnonymisedCase, population: Population) -> Part:
     """Section 7.1 and Figures 7.1-7.6: each silo's association by column, before and after the thesis's recoding."""
     rows, figures = [], []
     for place, (begin, end) in enumerate(pairwise(population.starts.tolist()), start=1):

@@ -20,7 +20,7 @@ from kohort.runs.config import Plan, load_plan
 from kohort.runs.run import run
 from kohort.runs.simulation import populate
 from kohort.studies.anonymised.silo import silo_plan
-from kohort.studies.anonymised.tables import AnonymisedSession, Case
+from kohort.studies.anonymised.tables import AnonymisedCase, AnonymisedSession
 from kohort.studies.harness.found import Found, Part, ResultTable
 
 __all__ = ["loss_threshold_area", "silo_membership"]
@@ -31,7 +31,7 @@ RATE: Final = 0.1
 LEAST: Final = 1e-12
 
 
-def silo_membership(session: AnonymisedSession, adult: Case) -> Part:
+def silo_membership(session: AnonymisedSession, adult: AnonymisedCase) -> Part:
     """The attack on the model of three small silos of Adult, as they are and 3-anonymous.
 
     Args:
@@ -57,7 +57,7 @@ def _small(method: str) -> Plan:
     return load_plan({**raw, "data": data, "train": {**raw["train"], "lr": RATE}}, complete=True)
 
 
-def _attacked(adult: Case, plan: Plan, repeat: int) -> tuple[float, float]:
+def _attacked(adult: AnonymisedCase, plan: Plan, repeat: int) -> tuple[float, float]:
     """Area under the curve of the attack, and the model's accuracy."""
     order = Streams.seeded(0).generator("silo members", str(repeat)).permutation(adult.frame.height)
     tables = {"": adult.frame[order[:ROWS]]}  # a table in memory has no codebook

@@ -14,7 +14,7 @@ from typing import Any
 from kohort.studies.anonymised.classifiers import SVM_ROWS
 from kohort.studies.anonymised.conclusions import classifier_tables, conclusions, protocol_notes, rank_correlation
 from kohort.studies.anonymised.loss import (
-    Measured,
+    MeasuredLoss,
     association_tables,
     education_tables,
     measure_variant,
@@ -27,7 +27,7 @@ from kohort.studies.anonymised.paper import NAMES
 from kohort.studies.anonymised.protocols import score_case
 from kohort.studies.anonymised.silo import chapter_seven
 from kohort.studies.anonymised.silo_membership import silo_membership
-from kohort.studies.anonymised.tables import CASES, AnonymisedDepth, AnonymisedSession, Case, case_named
+from kohort.studies.anonymised.tables import CASES, AnonymisedCase, AnonymisedDepth, AnonymisedSession, case_named
 from kohort.studies.harness.charts import scatter_plot
 from kohort.studies.harness.found import Part
 from kohort.studies.harness.parallel import process_count
@@ -69,9 +69,9 @@ def run_study(
     return study_result(STUDY.name, _parts(session, [case_named(name) for name in names]), _notes(depth))
 
 
-def _parts(session: AnonymisedSession, cases: Sequence[Case]) -> Iterator[Part]:
+def _parts(session: AnonymisedSession, cases: Sequence[AnonymisedCase]) -> Iterator[Part]:
     depth, say = session.depth, session.say
-    losses: dict[str, dict[str, Measured]] = {}
+    losses: dict[str, dict[str, MeasuredLoss]] = {}
     for case in cases:
         say(f"{case.title}: partitions and information loss")
         losses[case.name] = found = {variant.key: measure_variant(case, variant) for variant in case.variants}

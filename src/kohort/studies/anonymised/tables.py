@@ -22,15 +22,24 @@ from kohort.tables.encoder import Encoder, learn_domain
 from kohort.tables.schema import Schema
 
 __all__ = [
-    "CASES", "PRINTED", "QUASI_OF_ADULT", "VARIANTS", "AnonymisedDepth", "AnonymisedSession", "Case", "Variant",
-    "case_named", "extra_variants", "k_variants",
+    "CASES",
+    "PRINTED",
+    "QUASI_OF_ADULT",
+    "VARIANTS",
+    "AnonymisedCase",
+    "AnonymisedDepth",
+    "AnonymisedSession",
+    "AnonymisedVariant",
+    "case_named",
+    "extra_variants",
+    "k_variants",
 ]  # fmt: skip
 
 KeepExact = Literal["no", "yes", "thesis"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variant:
+class AnonymisedVariant:
     """One way to anonymise. `t` is a bound on KL(class || table) in nats, as in the thesis."""
 
     key: str
@@ -44,13 +53,13 @@ class Variant:
 VARIANTS = {
     variant.key: variant
     for variant in (
-        Variant(key="k3-exact", label="optimised k (k = 3)", keep_exact="yes"),
-        Variant(key="k3", label="k-anonymity (k = 3)"),
-        Variant(key="l2", label="l-diversity (k = 3, l = 2)", l=2),
-        Variant(key="l3", label="l-diversity (k = 3, l = 3)", l=3),
-        Variant(key="t0.2", label="t-closeness (t = 0.2)", t=0.2),
-        Variant(key="t0.3", label="t-closeness (t = 0.3)", t=0.3),
-        Variant(key="t0.4", label="t-closeness (t = 0.4)", t=0.4),
+        AnonymisedVariant(key="k3-exact", label="optimised k (k = 3)", keep_exact="yes"),
+        AnonymisedVariant(key="k3", label="k-anonymity (k = 3)"),
+        AnonymisedVariant(key="l2", label="l-diversity (k = 3, l = 2)", l=2),
+        AnonymisedVariant(key="l3", label="l-diversity (k = 3, l = 3)", l=3),
+        AnonymisedVariant(key="t0.2", label="t-closeness (t = 0.2)", t=0.2),
+        AnonymisedVariant(key="t0.3", label="t-closeness (t = 0.3)", t=0.3),
+        AnonymisedVariant(key="t0.4", label="t-closeness (t = 0.4)", t=0.4),
     )
 }
 
@@ -85,7 +94,7 @@ class AnonymisedDepth(Depth):
 AnonymisedSession = Session[AnonymisedDepth, RunSummary]
 
 
-def k_variants(k: int) -> tuple[Variant, Variant]:
+def k_variants(k: int) -> tuple[AnonymisedVariant, AnonymisedVariant]:
     """Plain and optimised k-anonymity for one k of Figures 5.1, 5.6 and 5.11.
 
     Args:
@@ -95,13 +104,13 @@ def k_variants(k: int) -> tuple[Variant, Variant]:
         The variant without and with the optimisation step that keeps exact values.
     """
     return (
-        Variant(key=f"k{k}", label=f"k-anonymity (k = {k})", k=k),
-        Variant(key=f"k{k}-exact", label=f"optimised k (k = {k})", k=k, keep_exact="yes"),
+        AnonymisedVariant(key=f"k{k}", label=f"k-anonymity (k = {k})", k=k),
+        AnonymisedVariant(key=f"k{k}-exact", label=f"optimised k (k = {k})", k=k, keep_exact="yes"),
     )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Case:
+class AnonymisedCase:
     """One table, what its columns are, and the settings the thesis prints for it."""
 
     name: str
@@ -109,7 +118,7 @@ class Case:
     frame: pl.DataFrame
     quasi: tuple[str, ...]
     target: str
-    variants: tuple[Variant, ...]
+    variants: tuple[AnonymisedVariant, ...]
 
     @property
     def schema(self) -> Schema:
@@ -140,36 +149,38 @@ class Case:
         return np.asarray(low + x * (high - low))
 
 
-def _adult() -> Case:
+def _adult() -> AnonymisedCase:
     frame = load_dataset("adult").frame.drop("fnlwgt")  # a sampling weight of the survey, not a personal attribute
-    return Case(name="adult", title="Adult", frame=frame, quasi=QUASI_OF_ADULT, target="income", variants=_without_l3())
+    return AnonymisedCase(
+        name="adult", title="Adult", frame=frame, quasi=QUASI_OF_ADULT, target="income", variants=_without_l3()
+    )
 
 
-def _housing() -> Case:
+def _housing() -> AnonymisedCase:
     near = pl.col("ocean_proximity")
     merged = pl.when(near.is_in(["<1H OCEAN", "INLAND"])).then(near).otherwise(pl.lit("NEAR OCEAN"))
-    return Case(
+    return AnonymisedCase(
         name="housing", title="Housing", target="ocean_proximity", variants=tuple(VARIANTS.values()),
         frame=load_dataset("california_housing").frame.with_columns(merged.alias("ocean_proximity")),
         quasi=("latitude", "longitude", "housing_median_age", "median_house_value", "median_income"),
     )  # fmt: skip
 
 
-def _mammographic() -> Case:
-    return Case(
+def _mammographic() -> AnonymisedCase:
+    return AnonymisedCase(
         name="mammographic", title="Mammographic", frame=load_dataset("mammographic").frame.drop_nulls(),
         quasi=("bi_rads", "age", "shape", "margin", "density"), target="severity", variants=_without_l3(),
     )  # fmt: skip
 
 
-def _without_l3() -> tuple[Variant, ...]:
+def _without_l3() -> tuple[AnonymisedVariant, ...]:
     return tuple(variant for variant in VARIANTS.values() if variant.key != "l3")
 
 
 CASES = {"mammographic": _mammographic, "adult": _adult, "housing": _housing}
 
 
-def case_named(name: str) -> Case:
+def case_named(name: str) -> AnonymisedCase:
     """The case of this name, its table read.
 
     Args:
@@ -181,7 +192,7 @@ def case_named(name: str) -> Case:
     return CASES[name]()
 
 
-def extra_variants(case: Case) -> list[Variant]:
+def extra_variants(case: AnonymisedCase) -> list[AnonymisedVariant]:
     """Settings beyond the printed classifier tables, for the rank correlation.
 
     Args:

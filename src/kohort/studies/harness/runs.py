@@ -27,8 +27,17 @@ from kohort.studies.harness.parallel import in_parallel
 from kohort.tables.domain import learn_domain
 
 __all__ = [
-    "Change", "RunStore", "RunSummary", "Runs", "SharedRows", "Tables", "declared", "has_budget", "population_of",
-    "run_group", "summarise",
+    "Change",
+    "RunSummary",
+    "Runs",
+    "SharedRows",
+    "StudyRunStore",
+    "Tables",
+    "declared",
+    "has_budget",
+    "population_of",
+    "run_group",
+    "summarise",
 ]  # fmt: skip
 
 Tables = Callable[[Plan], dict[str, pl.DataFrame] | None]
@@ -117,7 +126,7 @@ def summarise(outcome: Outcome) -> RunSummary:
 R = TypeVar("R", bound=RunSummary)
 
 
-class RunStore(Protocol[R]):
+class StudyRunStore(Protocol[R]):
     """Keeps finished runs, also where the study is stopped; `kohort.studies.harness.kept` has one."""
 
     def find(self, digest: str, seed: int) -> R | None:
@@ -157,7 +166,7 @@ class Runs(Generic[R]):
         tables: Tables | None = None,
         change: Change | None = None,
         group: Callable[..., Iterable[R]] | None = None,
-        store: RunStore[R] | None = None,
+        store: StudyRunStore[R] | None = None,
     ) -> None:
         self.seeds = tuple(seeds)
         self.processes = processes
@@ -236,7 +245,7 @@ class SharedRows(Simulation):
 
 
 def _made(
-    group: Callable[..., Iterable[R]], store: RunStore[R] | None, plans: Sequence[Plan], seed: int, *how: object
+    group: Callable[..., Iterable[R]], store: StudyRunStore[R] | None, plans: Sequence[Plan], seed: int, *how: object
 ) -> list[R]:
     """The runs of a group, each kept as soon as it is made."""
     found = []

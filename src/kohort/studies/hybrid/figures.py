@@ -14,7 +14,7 @@ from kohort.runs.simulation import populate
 from kohort.studies.harness.charts import curve_points, line_chart, stacked_bars
 from kohort.studies.harness.runs import Runs, RunSummary, Tables
 from kohort.studies.hybrid.paper import SHARES
-from kohort.studies.hybrid.plans import FL, HYBRID, NO_DP_COLUMN, Case, Cell, Chosen, HybridSetting
+from kohort.studies.hybrid.plans import FL, HYBRID, NO_DP_COLUMN, HybridCase, HybridCell, HybridChoice, HybridSetting
 from kohort.studies.hybrid.tuning import Tuned
 
 __all__ = ["accuracy_by_round", "targets_by_cluster"]
@@ -23,7 +23,7 @@ FIGURE_2 = {"dutch": "2a", "income": "2b", "covertype": "2c"}
 FIGURES = {"dutch": 3, "income": 4, "covertype": 5}
 
 
-def targets_by_cluster(out: Path, case: Case, setting: HybridSetting, tables: Tables, *, seed: int) -> Path:
+def targets_by_cluster(out: Path, case: HybridCase, setting: HybridSetting, tables: Tables, *, seed: int) -> Path:
     """Draw Figure 2: the number of training rows of each target in each cluster.
 
     Args:
@@ -39,8 +39,8 @@ def targets_by_cluster(out: Path, case: Case, setting: HybridSetting, tables: Ta
     Raises:
         AssertionError: The study's plans have no clusters, which is a fault of the study.
     """
-    cell = Cell(case=case, setting=setting, low=SHARES[-1])
-    plan = NO_DP_COLUMN.make(cell, Chosen(1.0), Chosen(1.0))  # any plan of the table has these rows
+    cell = HybridCell(case=case, setting=setting, low=SHARES[-1])
+    plan = NO_DP_COLUMN.make(cell, HybridChoice(1.0), HybridChoice(1.0))  # any plan of the table has these rows
     population = populate(plan, Streams.seeded(seed), tables=tables(plan))
     if population.clusters is None:
         raise AssertionError("the study's plans have clusters")
@@ -59,7 +59,7 @@ def targets_by_cluster(out: Path, case: Case, setting: HybridSetting, tables: Ta
 
 
 def accuracy_by_round(
-    out: Path, runs: Runs[RunSummary], tuned: Tuned, case: Case, setting: HybridSetting, epsilons: Sequence[float]
+    out: Path, runs: Runs[RunSummary], tuned: Tuned, case: HybridCase, setting: HybridSetting, epsilons: Sequence[float]
 ) -> Path:
     """Draw Figure 3, 4 or 5: accuracy by round with the hub without DP, of FL and of P2P+FL; one panel per budget.
 
@@ -74,7 +74,7 @@ def accuracy_by_round(
     Returns:
         The SVG file.
     """
-    bare, points = Cell(case=case, setting=setting, low=SHARES[-1]), []
+    bare, points = HybridCell(case=case, setting=setting, low=SHARES[-1]), []
     for epsilon in epsilons:
         panel, cell = f"epsilon {epsilon:g}", replace(bare, epsilon=epsilon)
         points += curve_points(panel, "no DP", runs.curve(tuned.plan(NO_DP_COLUMN, bare)))

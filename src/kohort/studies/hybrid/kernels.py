@@ -44,7 +44,7 @@ from kohort.studies.harness.runs import Change, RunSummary, Tables, declared, po
 from kohort.tables.domain import declared_domain
 from kohort.tables.encoder import Encoder
 
-__all__ = ["EncodedSites", "Trained", "encode_sites", "kernel_group", "train"]
+__all__ = ["EncodedSites", "TrainedWeights", "encode_sites", "kernel_group", "train"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class EncodedSites:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedWeights:
     """The final weights, and the accuracy on the rows to measure on, at the end and after every round with the hub."""
 
     weights: FloatArray
@@ -131,7 +131,7 @@ def _approved(plan: Plan, population: Population) -> ApprovedPlan:
     return approved_plan_for(plan, schema=population.schema, run="kernels", sites=population.names)
 
 
-def train(plan: Plan, population: Population, sites: EncodedSites, seed: int, *, curve: bool = True) -> Trained:
+def train(plan: Plan, population: Population, sites: EncodedSites, seed: int, *, curve: bool = True) -> TrainedWeights:
     """Train a plan of the study.
 
     Args:
@@ -191,7 +191,7 @@ class _Training:
             return SummedModel.start(self.network, self.hub.bytes("start", length=16)).weights
         return self.network.start(self.hub.generator("start"))
 
-    def run(self) -> Trained:
+    def run(self) -> TrainedWeights:
         """All phases."""
         for number, phase in enumerate(self.approved.phases):
             rows = self.sites.stacked(phase.rows, self.taking)
@@ -201,7 +201,7 @@ class _Training:
                 self._summed(phase, phase.dp, number, rows)
             else:
                 self._server(phase, number, rows)
-        return Trained(self.start, self._accuracy(), tuple(self.curve), self._epsilon(), self.void)
+        return TrainedWeights(self.start, self._accuracy(), tuple(self.curve), self._epsilon(), self.void)
 
     def _epsilon(self) -> float | None:
         budgets = [phase.dp.epsilon for phase in self.approved.phases if phase.dp is not None]

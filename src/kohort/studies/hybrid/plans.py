@@ -33,13 +33,13 @@ __all__ = [
     "SHIFTED",
     "STEPS",
     "STEP_FACTORS",
-    "Case",
-    "Cell",
-    "Chosen",
-    "Column",
+    "HybridCase",
+    "HybridCell",
+    "HybridChoice",
+    "HybridColumn",
     "HybridSetting",
+    "HybridTraining",
     "LowRisk",
-    "Training",
     "printed",
     "published",
 ]  # fmt: skip
@@ -55,7 +55,7 @@ CODES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class HybridTraining:
     """Local passes over batches; with batch 0, one full-batch step per round, momentum 0.9 and averaged models."""
 
     rounds: int
@@ -75,7 +75,7 @@ class Training:
 
 
 @dataclass(frozen=True, order=True)
-class Chosen:
+class HybridChoice:
     """What tuning chooses: how far a step goes at most (rate times clip); the clip, which matters under noise; and a
     factor of the number of full-batch steps."""
 
@@ -100,7 +100,7 @@ STEP_FACTORS: Final = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Case:
+class HybridCase:
     """One table and how models are trained on it."""
 
     name: str
@@ -112,9 +112,9 @@ class Case:
     """Per cluster."""
     alpha: float
     """Of the Dirichlet split in the authors' published configuration."""
-    peers: Training
-    server: Training
-    steps: Training = Training(rounds=30, batch=0)
+    peers: HybridTraining
+    server: HybridTraining
+    steps: HybridTraining = HybridTraining(rounds=30, batch=0)
     """Full-batch training, private or not."""
     least: int = 0
     """Minimum number of rows per site; 0 takes it from the paper's delta."""
@@ -139,7 +139,7 @@ class HybridSetting:
     delta: float
 
 
-def printed(case: Case) -> HybridSetting:
+def printed(case: HybridCase) -> HybridSetting:
     """The settings of the paper's text.
 
     Args:
@@ -151,7 +151,7 @@ def printed(case: Case) -> HybridSetting:
     return HybridSetting(name="printed settings", alpha=0.5, delta=DELTAS[case.name])
 
 
-def published(case: Case) -> HybridSetting:
+def published(case: HybridCase) -> HybridSetting:
     """The settings of the authors' published configuration.
 
     Args:
@@ -163,10 +163,10 @@ def published(case: Case) -> HybridSetting:
     return HybridSetting(name="published settings", alpha=case.alpha, delta=1e-5)
 
 
-DUTCH = Case(
+DUTCH = HybridCase(
     name="dutch", title="Dutch", table="dutch", data={"target": "occupation"}, clusters=5, sites=15, alpha=5.0,
-    peers=Training(rounds=5, epochs=4),
-    server=Training(rounds=20),
+    peers=HybridTraining(rounds=5, epochs=4),
+    server=HybridTraining(rounds=20),
 )  # fmt: skip
 ONE_HOT: Final = replace(
     DUTCH,
@@ -175,7 +175,7 @@ ONE_HOT: Final = replace(
 )
 # With low-risk rows of the youngest, a site's share of them varies: sites must be large enough for either part.
 SHIFTED: Final = replace(ONE_HOT, least=250)
-INCOME = Case(
+INCOME = HybridCase(
     name="income", title="Income (50 regions: no California, a third of Florida)", table="acs_income",
     data={
         "target": "PINCP_GT_50K",
@@ -184,19 +184,21 @@ INCOME = Case(
         "kinds": {"PINCP_GT_50K": "category"},
     },
     clusters="column:ST", sites=5, alpha=5.0,
-    peers=Training(rounds=5, epochs=2),
-    server=Training(rounds=10, batch=64),
+    peers=HybridTraining(rounds=5, epochs=2),
+    server=HybridTraining(rounds=10, batch=64),
 )  # fmt: skip
-COVERTYPE = Case(
+COVERTYPE = HybridCase(
     name="covertype", title="Covertype", table="covertype",
     data={"target": "cover_type", "kinds": {"cover_type": "category"}}, clusters=20, sites=5, alpha=1.0,
-    peers=Training(rounds=5, epochs=2),
-    server=Training(rounds=10),
+    peers=HybridTraining(rounds=5, epochs=2),
+    server=HybridTraining(rounds=10),
 )  # fmt: skip
 CASES: Final = (DUTCH, INCOME, COVERTYPE)
 
 
-def _plan(case: Case, setting: HybridSetting, low: LowRisk, *phases: Mapping[str, Any], secure: bool = False) -> Plan:
+def _plan(
+    case: HybridCase, setting: HybridSetting, low: LowRisk, *phases: Mapping[str, Any], secure: bool = False
+) -> Plan:
     train: dict[str, Any] = {}
     if any(phase["batch"] == 0 for phase in phases) and not secure:
         train["hub"] = "momentum"
@@ -224,7 +226,7 @@ def _plan(case: Case, setting: HybridSetting, low: LowRisk, *phases: Mapping[str
     )
 
 
-def _keys(training: Training, chosen: Chosen) -> dict[str, Any]:
+def _keys(training: HybridTraining, chosen: HybridChoice) -> dict[str, Any]:
     """The keys of a phase."""
     return {
         "rounds": training.rounds if training.batch else round(training.rounds * chosen.steps),
@@ -235,15 +237,15 @@ def _keys(training: Training, chosen: Chosen) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class HybridCell:
     """What a plan of the study is about; `epsilon` is None where there is no noise."""
 
-    case: Case
+    case: HybridCase
     setting: HybridSetting
     low: LowRisk
     epsilon: float | None = None
 
-    def budget(self, chosen: Chosen) -> dict[str, Any]:
+    def budget(self, chosen: HybridChoice) -> dict[str, Any]:
         """The budget's key of a phase."""
         if self.epsilon is None:
             return {}
@@ -252,7 +254,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class HybridColumn:
     """One way to train: its name, whether it is private, and its plan for a cell.
 
     `make` gets the cell, what tuning chose for it, and what tuning chose for the peers' phase.
@@ -260,62 +262,62 @@ class Column:
 
     name: str
     private: bool
-    make: Callable[[Cell, Chosen, Chosen], Plan]
+    make: Callable[[HybridCell, HybridChoice, HybridChoice], Plan]
     has_peers: bool = False
     full_batch: bool = False
     """Whether the number of its steps is tuned; passes over batches are as many as in the paper."""
 
 
 def _server(
-    cell: Cell, training: Training, chosen: Chosen, rows: str = "high", optimizer: str = "sgd"
+    cell: HybridCell, training: HybridTraining, chosen: HybridChoice, rows: str = "high", optimizer: str = "sgd"
 ) -> dict[str, Any]:
     own = {"kind": "server", "rows": rows, "optimizer": optimizer}
     return {**own, **_keys(training, chosen), **cell.budget(chosen)}
 
 
-def _peers(cell: Cell, chosen: Chosen) -> dict[str, Any]:
+def _peers(cell: HybridCell, chosen: HybridChoice) -> dict[str, Any]:
     return {"kind": "peers", "rows": "low", "optimizer": "sgd", **_keys(cell.case.peers, chosen)}
 
 
-def _of(cell: Cell, *phases: Mapping[str, Any], secure: bool = False) -> Plan:
+def _of(cell: HybridCell, *phases: Mapping[str, Any], secure: bool = False) -> Plan:
     return _plan(cell.case, cell.setting, cell.low, *phases, secure=secure)
 
 
-NO_DP_COLUMN = Column("no DP", False, lambda cell, own, _: _of(cell, _server(cell, cell.case.server, own)))
+NO_DP_COLUMN = HybridColumn("no DP", False, lambda cell, own, _: _of(cell, _server(cell, cell.case.server, own)))
 """The paper's baseline: all sites train with the hub on high-risk rows, without noise."""
-LOW_RISK = Column(
+LOW_RISK = HybridColumn(
     "low-risk only",
     False,
     lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own, "low")),
     full_batch=True,
 )
 """All sites train with the hub on low-risk rows alone, without noise."""
-PEERS_ONLY = Column("P2P only", False, lambda cell, own, _: _of(cell, _peers(cell, own)))
+PEERS_ONLY = HybridColumn("P2P only", False, lambda cell, own, _: _of(cell, _peers(cell, own)))
 """The first phase alone; each row is judged by the model that its own site has with its peers."""
-FL = Column("FL", True, lambda cell, own, _: _of(cell, _server(cell, cell.case.server, own)))
+FL = HybridColumn("FL", True, lambda cell, own, _: _of(cell, _server(cell, cell.case.server, own)))
 """The paper's "FL": DP-SGD over batches at every site, on high-risk rows."""
-HYBRID = Column(
+HYBRID = HybridColumn(
     "P2P+FL",
     True,
     lambda cell, own, peers: _of(cell, _peers(cell, peers), _server(cell, cell.case.server, own)),
     has_peers=True,
 )
 """The paper's "P2P+FL": peers on low-risk rows without noise, then as `FL`."""
-STEPS = Column(
+STEPS = HybridColumn(
     "tuned server",
     True,
     lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own)),
     full_batch=True,
 )
 """Server alone with full batches, momentum and averaged models; noise at every site."""
-ONCE = Column(
+ONCE = HybridColumn(
     "noise once",
     True,
     lambda cell, own, _: _of(cell, _server(cell, cell.case.steps, own, optimizer="momentum"), secure=True),
     full_batch=True,
 )
 """The same over a sum: noise is added once, not once per site."""
-HYBRID_STEPS = Column(
+HYBRID_STEPS = HybridColumn(
     "P2P, then tuned server",
     True,
     lambda cell, own, peers: _of(cell, _peers(cell, peers), _server(cell, cell.case.steps, own)),

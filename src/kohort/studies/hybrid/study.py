@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from kohort.errors import counted
 from kohort.runs.results.outcome import Outcome
 from kohort.studies.harness.found import Part, ResultTable
 from kohort.studies.harness.kept import KeptRuns, kept_runs
@@ -24,7 +25,7 @@ from kohort.studies.harness.validation import validation_rows
 from kohort.studies.hybrid.figures import accuracy_by_round, targets_by_cluster
 from kohort.studies.hybrid.kernels import kernel_group
 from kohort.studies.hybrid.paper import SHARES
-from kohort.studies.hybrid.plans import CASES, CLIPS, REACHES, Case, Cell, printed, published
+from kohort.studies.hybrid.plans import CASES, CLIPS, REACHES, HybridCase, HybridCell, printed, published
 from kohort.studies.hybrid.rows import ShuffledRows
 from kohort.studies.hybrid.tables import (
     YOUNGEST,
@@ -64,7 +65,7 @@ class HybridDepth(Depth):
     regions: int = 0
     """How many values of a column that names the clusters, those with most rows; 0 for all."""
 
-    def case(self, case: Case) -> Case:
+    def case(self, case: HybridCase) -> HybridCase:
         """A table as this depth has it: what is left out stands in its title, so beside every figure."""
         title, drawn = case.title, self.rows.get(case.table, 0)
         if self.regions and str(case.clusters).startswith("column:"):
@@ -73,7 +74,7 @@ class HybridDepth(Depth):
             title += f", {drawn:,} rows drawn"
         return case if title == case.title else replace(case, title=title)
 
-    def budgets(self, case: Case) -> tuple[float, ...]:
+    def budgets(self, case: HybridCase) -> tuple[float, ...]:
         """The budgets of a table."""
         return case.epsilons if self.epsilons == len(case.epsilons) else (case.epsilons[0], case.epsilons[-1])
 
@@ -108,7 +109,7 @@ def run_study(
     say: Say,
     *,
     depth: HybridDepth | None = None,
-    cases: Sequence[Case] = CASES,
+    cases: Sequence[HybridCase] = CASES,
     resume: bool = False,
 ) -> dict[str, Any]:
     """Run the study; figures and finished runs go into `out`.
@@ -157,7 +158,7 @@ def _parts(
     tuned: Tuned,
     doors: Runs[RunSummary],
     rows: ShuffledRows,
-    cases: Sequence[Case],
+    cases: Sequence[HybridCase],
 ) -> Iterator[Part]:
     depth, runs, say = session.depth, session.runs, session.say
     for case in cases:
@@ -171,12 +172,12 @@ def _parts(
             say(f"{case.title}, {setting.name}: tuning")
             tuned.tune(cells_of(case, setting, shares, epsilons, baselines=baselines))
             _reported(settings_table(tuned, case), say)
-            say(f"{case.title}, {setting.name}: {len(runs.seeds)} seed(s)")
+            say(f"{case.title}, {setting.name}: {counted(len(runs.seeds), 'seed')}")
             table = accuracy_table(runs, tuned, case, setting, shares, epsilons, baselines=baselines)
             yield Part([_reported(table, say)], [accuracy_by_round(session.out, runs, tuned, case, setting, epsilons)])
             if baselines:
                 yield Part([_reported(conclusions(runs, tuned, case, setting, shares, epsilons), say)])
-        cell = Cell(case=case, setting=published(case), low=SHARES[-1], epsilon=epsilons[len(epsilons) // 2])
+        cell = HybridCell(case=case, setting=published(case), low=SHARES[-1], epsilon=epsilons[len(epsilons) // 2])
         say(f"{case.title}: through doors and ledgers")
         yield Part([_reported(doors_table(doors, runs, tuned, cell), say)])
         figure = targets_by_cluster(session.out, case, published(case), rows, seed=depth.seeds[0])
@@ -199,7 +200,7 @@ def _reported(table: ResultTable, say: Say) -> ResultTable:
     return table
 
 
-def _notes(depth: HybridDepth, cases: Sequence[Case]) -> list[str]:
+def _notes(depth: HybridDepth, cases: Sequence[HybridCase]) -> list[str]:
     notes = [
         "Published settings: the authors' configuration, Dirichlet alpha 5 (Dutch, Income) and 1 (Covertype), delta "
         "1e-5. Printed settings: the paper's text, alpha 0.5 and delta one over the smallest site's rows. With such a "

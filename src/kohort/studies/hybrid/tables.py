@@ -25,10 +25,10 @@ from kohort.studies.hybrid.plans import (
     SHIFTED,
     STEP_FACTORS,
     STEPS,
-    Case,
-    Cell,
-    Chosen,
-    Column,
+    HybridCase,
+    HybridCell,
+    HybridChoice,
+    HybridColumn,
     HybridSetting,
 )
 from kohort.studies.hybrid.tuning import Tuned
@@ -54,15 +54,15 @@ BASELINES: Final = (STEPS, ONCE)
 YOUNGEST: Final = {"below:age:6": "the youngest 14 %", "below:age:7": "the youngest 25 %"}
 """Ages are coded in groups; a share of 20 % lies between these two."""
 GRID: Final = tuple(
-    Chosen(reach, clip, steps) for steps in STEP_FACTORS for reach in (1.0, 2.0, 4.0, 8.0, 16.0) for clip in CLIPS
+    HybridChoice(reach, clip, steps) for steps in STEP_FACTORS for reach in (1.0, 2.0, 4.0, 8.0, 16.0) for clip in CLIPS
 )
 """60 settings."""
 TWO_PHASES: Final = (Event(sigma=6.0, rate=0.2, steps=100), Event(sigma=8.0, rate=0.1, steps=600))
 
 
 def cells_of(
-    case: Case, setting: HybridSetting, shares: Sequence[float], epsilons: Sequence[float], *, baselines: bool
-) -> list[tuple[Column, Cell]]:
+    case: HybridCase, setting: HybridSetting, shares: Sequence[float], epsilons: Sequence[float], *, baselines: bool
+) -> list[tuple[HybridColumn, HybridCell]]:
     """Every column of every cell of one table.
 
     Args:
@@ -76,7 +76,7 @@ def cells_of(
         Pairs of a column and a cell; columns without noise have one cell per share.
     """
     noisy = (*PAPERS_OWN, *BASELINES) if baselines else PAPERS_OWN
-    bare = [Cell(case=case, setting=setting, low=share) for share in shares]
+    bare = [HybridCell(case=case, setting=setting, low=share) for share in shares]
     private = [replace(cell, epsilon=epsilon) for cell in bare for epsilon in epsilons]
     return [(column, cell) for column in WITHOUT_NOISE for cell in bare] + [
         (column, cell) for column in noisy for cell in private
@@ -86,7 +86,7 @@ def cells_of(
 def accuracy_table(
     runs: AllRuns,
     tuned: Tuned,
-    case: Case,
+    case: HybridCase,
     setting: HybridSetting,
     shares: Sequence[float],
     epsilons: Sequence[float],
@@ -117,7 +117,7 @@ def accuracy_table(
     for share in shares:
         for epsilon in epsilons:
             rows += _cell(
-                runs, tuned, Cell(case=case, setting=setting, low=share, epsilon=epsilon), baselines=baselines
+                runs, tuned, HybridCell(case=case, setting=setting, low=share, epsilon=epsilon), baselines=baselines
             )
     void = any(one.void for one in runs.of(tuned.plan(*wanted[-1])))
     name = f"{case.title}, {setting.name}: alpha {setting.alpha:g}, delta {setting.delta:g}"
@@ -125,7 +125,7 @@ def accuracy_table(
     return ResultTable(name + note, SOURCES[case.name], rows)
 
 
-def _cell(runs: AllRuns, tuned: Tuned, cell: Cell, *, baselines: bool) -> list[Found]:
+def _cell(runs: AllRuns, tuned: Tuned, cell: HybridCell, *, baselines: bool) -> list[Found]:
     case, epsilon = cell.case, float(cell.epsilon or 0.0)
     place, number = SHARES.index(float(cell.low)), case.epsilons.index(epsilon)
     label = f"{float(cell.low):.0%} low, epsilon {epsilon:g}"
@@ -136,7 +136,7 @@ def _cell(runs: AllRuns, tuned: Tuned, cell: Cell, *, baselines: bool) -> list[F
     return rows + [runs.found(f"{label}: {one.name}", tuned.plan(one, cell)) for one in BASELINES if baselines]
 
 
-def settings_table(tuned: Tuned, case: Case | None = None) -> ResultTable:
+def settings_table(tuned: Tuned, case: HybridCase | None = None) -> ResultTable:
     """What tuning chose, for every column and cell of a table, or of all of them.
 
     Args:
@@ -157,7 +157,12 @@ def settings_table(tuned: Tuned, case: Case | None = None) -> ResultTable:
 
 
 def conclusions(
-    runs: AllRuns, tuned: Tuned, case: Case, setting: HybridSetting, shares: Sequence[float], epsilons: Sequence[float]
+    runs: AllRuns,
+    tuned: Tuned,
+    case: HybridCase,
+    setting: HybridSetting,
+    shares: Sequence[float],
+    epsilons: Sequence[float],
 ) -> ResultTable:
     """The paper's conclusions on one table: means over the seeds, with 95 % intervals.
 
@@ -173,10 +178,10 @@ def conclusions(
         One row per conclusion: the gain, and whether it holds, the opposite holds, or neither is shown.
     """
 
-    def values(column: Column, share: float, epsilon: float | None) -> list[float]:
-        return runs.accuracies(tuned.plan(column, Cell(case=case, setting=setting, low=share, epsilon=epsilon)))
+    def values(column: HybridColumn, share: float, epsilon: float | None) -> list[float]:
+        return runs.accuracies(tuned.plan(column, HybridCell(case=case, setting=setting, low=share, epsilon=epsilon)))
 
-    def gains(epsilon: float, other: Column, ours: Column = HYBRID) -> list[float]:
+    def gains(epsilon: float, other: HybridColumn, ours: HybridColumn = HYBRID) -> list[float]:
         each = [
             _minus(values(ours, share, epsilon), values(other, share, epsilon if other.private else None))
             for share in shares
@@ -221,7 +226,7 @@ def shifted_table(runs: AllRuns, tuned: Tuned, epsilons: Sequence[float], rules:
     """
     setting, rows = HybridSetting(name="shifted", alpha=5.0, delta=DELTA), []
     ways = (STEPS, HYBRID_STEPS)
-    bare = {rule: Cell(case=SHIFTED, setting=setting, low=rule) for rule in rules}
+    bare = {rule: HybridCell(case=SHIFTED, setting=setting, low=rule) for rule in rules}
     noisy = {(rule, epsilon): replace(bare[rule], epsilon=epsilon) for rule in rules for epsilon in epsilons}
     wanted = [(LOW_RISK, cell) for cell in bare.values()]
     wanted += [(column, cell) for cell in noisy.values() for column in ways]
@@ -241,7 +246,7 @@ def shifted_table(runs: AllRuns, tuned: Tuned, epsilons: Sequence[float], rules:
     return ResultTable("Dutch, one-hot: low-risk rows are the youngest", BEYOND, rows)
 
 
-def doors_table(doors: AllRuns, kernels: AllRuns, tuned: Tuned, cell: Cell) -> ResultTable:
+def doors_table(doors: AllRuns, kernels: AllRuns, tuned: Tuned, cell: HybridCell) -> ResultTable:
     """Compare runs through doors and ledgers, as `kohort run` makes them, with runs by kernels alone.
 
     Args:
@@ -266,7 +271,7 @@ def doors_table(doors: AllRuns, kernels: AllRuns, tuned: Tuned, cell: Cell) -> R
     return ResultTable(f"Through doors and ledgers: {label}", BEYOND, rows)
 
 
-def grid_table(runs: AllRuns, tuned: Tuned, cell: Cell) -> ResultTable:
+def grid_table(runs: AllRuns, tuned: Tuned, cell: HybridCell) -> ResultTable:
     """The tuned server beside the best of a grid of 60 settings, both chosen on validation rows.
 
     Args:

@@ -22,7 +22,7 @@ import numpy as np
 
 from kohort.runs.config import Plan
 from kohort.studies.harness.runs import Runs, RunSummary
-from kohort.studies.hybrid.plans import CLIPS, PEERS_ONLY, REACHES, STEP_FACTORS, Cell, Chosen, Column
+from kohort.studies.hybrid.plans import CLIPS, PEERS_ONLY, REACHES, STEP_FACTORS, HybridCell, HybridChoice, HybridColumn
 
 __all__ = ["Tuned"]
 
@@ -42,21 +42,21 @@ class Tuned:
 
     def __init__(self, runs: Runs[RunSummary], reaches: Sequence[float] = ()) -> None:
         self._runs, self._reaches = runs, tuple(reaches or REACHES)
-        self.chosen: dict[tuple[str, Cell], Chosen] = {}
+        self.chosen: dict[tuple[str, HybridCell], HybridChoice] = {}
 
-    def tune(self, wanted: Iterable[tuple[Column, Cell]]) -> None:
+    def tune(self, wanted: Iterable[tuple[HybridColumn, HybridCell]]) -> None:
         """Tune every column for every cell that was not tuned before."""
         todo = [one for one in dict.fromkeys(wanted) if (one[0].name, one[1]) not in self.chosen]
         peers = [(PEERS_ONLY, replace(cell, epsilon=None)) for column, cell in todo if column.has_peers]
         self._search([one for one in dict.fromkeys(peers) if (PEERS_ONLY.name, one[1]) not in self.chosen])
         self._search([one for one in todo if (one[0].name, one[1]) not in self.chosen])
 
-    def _search(self, todo: Sequence[tuple[Column, Cell]]) -> None:
+    def _search(self, todo: Sequence[tuple[HybridColumn, HybridCell]]) -> None:
         """The first cell of every column from the six reaches, then the others from what was chosen for it."""
-        first: dict[object, tuple[Column, Cell]] = {}
+        first: dict[object, tuple[HybridColumn, HybridCell]] = {}
         for column, cell in todo:
             first.setdefault((column.name, cell.case.title, cell.setting), (column, cell))
-        scanned = {one: [Chosen(reach) for reach in self._reaches] for one in first.values()}
+        scanned = {one: [HybridChoice(reach) for reach in self._reaches] for one in first.values()}
         self._climb(self._moved(scanned))
         others = [one for one in todo if one not in scanned]
         for column, cell in others:
@@ -64,12 +64,12 @@ class Tuned:
             self.chosen[column.name, cell] = self.chosen[began[0].name, began[1]]
         self._climb(others)
 
-    def _climb(self, moving: Sequence[tuple[Column, Cell]]) -> None:
+    def _climb(self, moving: Sequence[tuple[HybridColumn, HybridCell]]) -> None:
         """Step by step to a better neighbour, for all at the same time."""
         for _ in range(MOST_MOVES):
             moving = self._moved({one: self._neighbours(*one) for one in moving})
 
-    def _neighbours(self, column: Column, cell: Cell) -> list[Chosen]:
+    def _neighbours(self, column: HybridColumn, cell: HybridCell) -> list[HybridChoice]:
         """What was chosen, first, and the settings beside it."""
         best = self.chosen[column.name, cell]
         beside = [replace(best, reach=reach) for reach in _beside(best.reach, LADDER)]
@@ -79,7 +79,9 @@ class Tuned:
             beside += [replace(best, steps=steps) for steps in _beside(best.steps, STEP_FACTORS)]
         return [best, *beside]
 
-    def _moved(self, tried: Mapping[tuple[Column, Cell], Sequence[Chosen]]) -> list[tuple[Column, Cell]]:
+    def _moved(
+        self, tried: Mapping[tuple[HybridColumn, HybridCell], Sequence[HybridChoice]]
+    ) -> list[tuple[HybridColumn, HybridCell]]:
         """Choose the best of what is tried, the first of equals; returns those whose choice is another than before."""
         plans = {one: [self.plan_with(*one, chosen) for chosen in settings] for one, settings in tried.items()}
         self._runs.prepare([plan for listed in plans.values() for plan in listed])
@@ -92,16 +94,16 @@ class Tuned:
             self.chosen[column.name, cell] = best
         return moved
 
-    def plan_with(self, column: Column, cell: Cell, chosen: Chosen) -> Plan:
+    def plan_with(self, column: HybridColumn, cell: HybridCell, chosen: HybridChoice) -> Plan:
         """The plan of a column with settings that were not tuned."""
         peers = self.chosen[PEERS_ONLY.name, replace(cell, epsilon=None)] if column.has_peers else chosen
         return column.make(cell, chosen, peers)
 
-    def plan(self, column: Column, cell: Cell) -> Plan:
+    def plan(self, column: HybridColumn, cell: HybridCell) -> Plan:
         """The tuned plan of a column."""
         return self.plan_with(column, cell, self.chosen[column.name, cell])
 
-    def score(self, column: Column, cell: Cell, chosen: Sequence[Chosen]) -> list[float]:
+    def score(self, column: HybridColumn, cell: HybridCell, chosen: Sequence[HybridChoice]) -> list[float]:
         """Accuracy on validation rows with each of these settings."""
         plans = [self.plan_with(column, cell, one) for one in chosen]
         self._runs.prepare(plans)

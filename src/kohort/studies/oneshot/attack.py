@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.evaluate.attacks.gram import recovery_rate
-from kohort.methods.oneshot.design import Cells, Layout, OneShotSection
+from kohort.methods.oneshot.design import InputCells, Layout, OneShotSection
 from kohort.methods.oneshot.paper_factors import factor_of_site
 from kohort.methods.oneshot.state import FILE
 from kohort.models.rows import Rows, encode_rows
@@ -79,7 +79,7 @@ def paper_factor(encoder: Encoder, rows: Rows) -> NDArray[np.float64]:
     Returns:
         A factor of [1, x], [1 + inputs, rank].
     """
-    layout = Layout.of(OneShotSection(mode="paper"), encoder, Cells.whole(encoder.width))
+    layout = Layout.of(OneShotSection(mode="paper"), encoder, InputCells.whole(encoder.width))
     sent = factor_of_site(layout.design, layout.inputs(rows.x), rows.y).factors[0] / layout.design.slopes[1]
     return scaled_back(sent, layout)
 

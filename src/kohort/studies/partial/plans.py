@@ -19,9 +19,27 @@ from kohort.studies.harness.session import Depth, Session
 from kohort.studies.partial.paper import LARGEST
 
 __all__ = [
-    "ABOVE", "E2_WIDTH", "GATE_K", "LENIENT", "PAPER", "START", "TEST", "TRUSTING", "TUNED", "Letter", "PartialDepth",
-    "PartialRun", "PartialSession", "ReleaseCase", "Training", "adult_plan", "gate_for", "marks_of", "paper_gate",
-    "release_plan", "summarise_partial",
+    "ABOVE",
+    "E2_WIDTH",
+    "GATE_K",
+    "LENIENT",
+    "PAPER",
+    "START",
+    "TEST",
+    "TRUSTING",
+    "TUNED",
+    "Letter",
+    "PartialDepth",
+    "PartialRun",
+    "PartialSession",
+    "PartialTraining",
+    "ReleaseCase",
+    "adult_plan",
+    "gate_for",
+    "marks_of",
+    "paper_gate",
+    "release_plan",
+    "summarise_partial",
 ]  # fmt: skip
 
 Letter = Literal["k", "l"]
@@ -41,7 +59,7 @@ MARKS: Final = (20, 60)
 
 
 @dataclass(frozen=True)
-class Training:
+class PartialTraining:
     """How the hub and the sites train."""
 
     name: str
@@ -53,12 +71,12 @@ class Training:
 # The paper prints neither the batch size nor the initialisation. The batch is that of `examples/fedavg.toml`; of three
 # common initialisations this one comes nearest to the paper's two end points. Tables show the others beside them.
 START: Final[Init] = "pytorch"
-PAPER = Training("paper's setting", "adam", 0.001, 64)
-TUNED = Training("tuned", "sgd", 0.3, 64)
+PAPER = PartialTraining("paper's setting", "adam", 0.001, 64)
+TUNED = PartialTraining("tuned", "sgd", 0.3, 64)
 
 
 def adult_plan(
-    training: Training,
+    training: PartialTraining,
     *,
     rounds: int,
     gate: Gate | None,
@@ -126,7 +144,7 @@ def gate_for(letter: Letter, threshold: int) -> Gate:
 
 
 def paper_gate(
-    training: Training,
+    training: PartialTraining,
     letter: Letter,
     threshold: int,
     *,
@@ -154,7 +172,7 @@ def paper_gate(
 
 
 def release_plan(
-    training: Training, released: str | None, *, split: str, rounds: int, k: int = GATE_K, start: Init = START
+    training: PartialTraining, released: str | None, *, split: str, rounds: int, k: int = GATE_K, start: Init = START
 ) -> Plan:
     """The plan of `examples/partial.toml` with another release, split or training.
 
@@ -192,7 +210,7 @@ def marks_of(rounds: int) -> tuple[int, ...]:
     return (*(mark for mark in MARKS if mark < rounds), rounds)
 
 
-ReleaseCase = tuple[str, Training, tuple[int, ...]]
+ReleaseCase = tuple[str, PartialTraining, tuple[int, ...]]
 """Split, training, and the rounds to compare after."""
 
 
@@ -218,7 +236,7 @@ class PartialDepth(Depth):
     repetitions: int
     releases: tuple[ReleaseCase, ...]
 
-    def thresholds(self, letter: Letter) -> dict[Training, tuple[int, ...]]:
+    def thresholds(self, letter: Letter) -> dict[PartialTraining, tuple[int, ...]]:
         """The thresholds to run in the paper's setting and in the tuned one."""
         if letter == "k":
             return {PAPER: self.ks, TUNED: self.tuned_ks}

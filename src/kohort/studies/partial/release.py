@@ -21,7 +21,7 @@ from kohort.studies.partial.plans import (
     TEST,
     PartialRun,
     PartialSession,
-    Training,
+    PartialTraining,
     adult_plan,
     marks_of,
     paper_gate,
@@ -52,7 +52,7 @@ RELEASES: Final[dict[str, tuple[str | None, int]]] = {
 
 
 def _plans(
-    training: Training, names: Container[str], *, split: str, rounds: int, start: Init = START
+    training: PartialTraining, names: Container[str], *, split: str, rounds: int, start: Init = START
 ) -> dict[str, Plan]:
     """The plans of some of `RELEASES`."""
     return {

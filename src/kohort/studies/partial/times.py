@@ -18,14 +18,14 @@ from kohort.studies.harness.found import Found, Part, ResultTable
 from kohort.studies.partial.paper import TIMES_EQUAL, TIMES_FASTER_HUB, Times
 from kohort.studies.partial.plans import PAPER, Letter, PartialSession, paper_gate, summarise_partial
 
-__all__ = ["Measured", "measure_times", "running_times", "time_rows"]
+__all__ = ["MeasuredTimes", "measure_times", "running_times", "time_rows"]
 
 FASTER: Final = 10.0
 PARTS: Final = ("server", "slowest client", "transfer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredTimes:
     """The seconds of one setting, with the hub and the sites on the same kind of machine."""
 
     server: float
@@ -44,7 +44,7 @@ class Measured:
         return sum(self.parts(speed))
 
 
-def measure_times(plan: Plan, *, repetitions: int, seed: int = 0) -> Measured:
+def measure_times(plan: Plan, *, repetitions: int, seed: int = 0) -> MeasuredTimes:
     """The fastest of several runs, part by part: other work on the machine only adds time.
 
     Args:
@@ -57,7 +57,7 @@ def measure_times(plan: Plan, *, repetitions: int, seed: int = 0) -> Measured:
     """
     found = [summarise_partial(run(plan, seed=seed, many=False)) for _ in range(repetitions)]
     rows = found[0].row_bytes / plan.costs.bytes_per_second
-    return Measured(
+    return MeasuredTimes(
         server=min(one.seconds["hub"] for one in found),
         client=min(one.seconds["slowest_site"] for one in found),
         rows=rows,
@@ -76,7 +76,7 @@ def running_times(session: PartialSession) -> Part:
     """
     depth, rounds = session.depth, session.depth.rounds
     run(paper_gate(PAPER, "k", 300, rounds=2), seed=0, many=False)  # compile first, outside the measurement
-    measured: dict[tuple[Letter, int], Measured] = {}
+    measured: dict[tuple[Letter, int], MeasuredTimes] = {}
     chosen: list[tuple[Letter, int]] = [*(("k", k) for k in depth.timed_ks), *(("l", l_) for l_ in depth.timed_ls)]
     for letter, threshold in chosen:
         session.say(f"Running time: {letter} = {threshold}")
@@ -99,7 +99,7 @@ def running_times(session: PartialSession) -> Part:
 
 
 def time_rows(
-    measured: Mapping[tuple[Letter, int], Measured], printed: Mapping[str, Mapping[int, Times]], speed: float
+    measured: Mapping[tuple[Letter, int], MeasuredTimes], printed: Mapping[str, Mapping[int, Times]], speed: float
 ) -> list[Found]:
     """The rows of Table 1 or 2: the paper's parts and sum, the other transfers, and the sum relative to central.
 

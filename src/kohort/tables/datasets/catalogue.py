@@ -326,7 +326,7 @@ def _copies(count: int) -> Callable[[pl.DataFrame], pl.DataFrame]:
 
 
 def first_encounters(frame: pl.DataFrame) -> pl.DataFrame:
-    """One row a patient, the one with the smallest encounter number; its diagnoses become one set of codes.
+    """One row per patient, the one with the smallest encounter number; its diagnoses become one set of codes.
 
     The set replaces the three columns it is made of: kept beside it they would give away what is protected in the set.
     """

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from kohort.errors import ConfigError
-from kohort.tables.harmonise.mapping import ColumnRule, SiteMapping, TableMapping
+from kohort.tables.harmonise.mapping import ColumnRule, SiteTableMapping, TableMapping
 from kohort.tables.harmonise.profiles import SHARES, ColumnProfile, TableProfile, size_power
 from kohort.tables.harmonise.toml import mapping_text
 from kohort.tables.harmonise.units import UnitDifference, unit_differences
 from kohort.tables.harmonise.values import READ_TEXT, CountedValue, Values, counted_values, profiled_values, quoted
 from kohort.tables.harmonise.words import FAMILIES, family_of, folded, is_missing_word, name_key
 
-__all__ = ["Comparison", "Disagreement", "compare_profiles"]
+__all__ = ["Disagreement", "ProfileComparison", "compare_profiles"]
 
 DisagreementKind = Literal[
     "name",
@@ -77,7 +77,7 @@ class Disagreement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ProfileComparison:
     """Everything sites disagree about, and the proposed mapping."""
 
     disagreements: tuple[Disagreement, ...]
@@ -123,7 +123,7 @@ def compare_profiles(
     columns: Sequence[str] | None = None,
     target: str | None = None,
     counted: Mapping[str, Sequence[CountedValue]] | None = None,
-) -> Comparison:
+) -> ProfileComparison:
     """Compare the tables of sites by their profiles.
 
     Args:
@@ -145,16 +145,16 @@ def compare_profiles(
         raise ConfigError("one table has nothing to disagree with", hint="Give the tables of two or more sites")
     found = _Found()
     for name, by_site in _same_columns(profiles, columns or (), found).items():
-        told = None if counted is None else counted.get(name, ())
-        _compare_column(name, by_site, told, found)
-        if name == target and told is None:
+        values_counted = None if counted is None else counted.get(name, ())
+        _compare_column(name, by_site, values_counted, found)
+        if name == target and values_counted is None:
             _compare_classes(name, by_site, found)
         elif name == target:
-            _compare_counted_classes(name, counted_values(told or (), by_site), found)
+            _compare_counted_classes(name, counted_values(values_counted or (), by_site), found)
     _compare_sizes(profiles, found)
-    general = SiteMapping(columns=found.rules, values=found.values)
-    own = {site: SiteMapping(columns=rules) for site, rules in found.at_sites.items()}
-    return Comparison(
+    general = SiteTableMapping(columns=found.rules, values=found.values)
+    own = {site: SiteTableMapping(columns=rules) for site, rules in found.at_sites.items()}
+    return ProfileComparison(
         disagreements=tuple(found.disagreements),
         mapping=TableMapping(general=general, sites=own),
         suggestions=tuple(found.suggestions),

@@ -29,7 +29,7 @@ from kohort.tables.domain import category_text
 from kohort.tables.harmonise.words import NO, YES, as_numbers
 from kohort.toml import read_toml
 
-__all__ = ["ColumnRule", "SiteMapping", "TableMapping"]
+__all__ = ["ColumnRule", "SiteTableMapping", "TableMapping"]
 
 AgreedType = Literal["number", "category", "boolean", "date"]
 _RULE_KEYS: Final = ("from", "type", "decimal", "missing", "factor", "offset")
@@ -95,14 +95,14 @@ class ColumnRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteMapping:
+class SiteTableMapping:
     """Rules by column, and for each column its agreed values with their spellings at home."""
 
     columns: Mapping[str, ColumnRule] = field(default_factory=dict)
     values: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @classmethod
-    def from_plain(cls, raw: Any, place: str) -> SiteMapping:
+    def from_plain(cls, raw: Any, place: str) -> SiteTableMapping:
         """Read the sections `columns` and `values`."""
         _require_table(raw, place)
         columns, values = raw.get("columns", {}), raw.get("values", {})
@@ -119,7 +119,7 @@ class SiteMapping:
         values = {name: {agreed: list(texts) for agreed, texts in spelt.items()} for name, spelt in self.values.items()}
         return {key: part for key, part in (("columns", columns), ("values", values)) if part}
 
-    def over(self, general: SiteMapping) -> SiteMapping:
+    def over(self, general: SiteTableMapping) -> SiteTableMapping:
         """The rules of one site, completed by those for all."""
         columns = dict(general.columns)
         for name, rule in self.columns.items():
@@ -131,15 +131,15 @@ class SiteMapping:
                 key: tuple(text for text in texts if text not in own) for key, texts in values.get(name, {}).items()
             }
             values[name] = {**kept, **{key: (*texts, *kept.get(key, ())) for key, texts in spelt.items()}}
-        return SiteMapping(columns=columns, values=values)
+        return SiteTableMapping(columns=columns, values=values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableMapping:
     """A mapping for all sites, with parts for single ones."""
 
-    general: SiteMapping = field(default_factory=SiteMapping)
-    sites: Mapping[str, SiteMapping] = field(default_factory=dict)
+    general: SiteTableMapping = field(default_factory=SiteTableMapping)
+    sites: Mapping[str, SiteTableMapping] = field(default_factory=dict)
 
     @classmethod
     def from_plain(cls, raw: Any, place: str = "the mapping") -> TableMapping:
@@ -160,8 +160,8 @@ class TableMapping:
             _require_table(own, f"{place}.sites.{name}")
             _refuse_unknown(own, ("columns", "values"), f"{place}.sites.{name}")
         return cls(
-            general=SiteMapping.from_plain(raw, place),
-            sites={name: SiteMapping.from_plain(own, f"{place}.sites.{name}") for name, own in sites.items()},
+            general=SiteTableMapping.from_plain(raw, place),
+            sites={name: SiteTableMapping.from_plain(own, f"{place}.sites.{name}") for name, own in sites.items()},
         )
 
     @classmethod

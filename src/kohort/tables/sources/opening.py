@@ -12,13 +12,13 @@ from kohort.errors import ConfigError
 from kohort.tables.schema import Schema
 from kohort.tables.sources.addresses import Address, is_address, shown
 
-__all__ = ["Source", "absolute", "is_source", "read_address", "source_names"]
+__all__ = ["SourceTable", "absolute", "is_source", "read_address", "source_names"]
 
 _OMOP = "omop:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SourceTable:
     """A table from a source, and what is known of it."""
 
     frame: pl.DataFrame
@@ -40,7 +40,7 @@ def is_source(text: str) -> bool:
     return text.startswith(_OMOP) or is_address(text)
 
 
-def read_address(text: str, *, query: str | None = None, folder: Path | None = None) -> Source:
+def read_address(text: str, *, query: str | None = None, folder: Path | None = None) -> SourceTable:
     """Read the table that an address names.
 
     Args:
@@ -62,10 +62,10 @@ def read_address(text: str, *, query: str | None = None, folder: Path | None = N
 
         place, options = split_address(text)
         frame, notes = read_omop(place if folder is None else folder / place, options)
-        return Source(frame=frame, codebook=omop_codebook(frame.columns), shown=text, notes=notes)
+        return SourceTable(frame=frame, codebook=omop_codebook(frame.columns), shown=text, notes=notes)
     from kohort.tables.sources.sql import read_database
 
-    return Source(frame=read_database(text, query=query, folder=folder), codebook=Schema(), shown=shown(text))
+    return SourceTable(frame=read_database(text, query=query, folder=folder), codebook=Schema(), shown=shown(text))
 
 
 def absolute(text: str) -> str:

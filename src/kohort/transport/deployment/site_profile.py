@@ -17,7 +17,7 @@ import polars as pl
 from kohort.errors import RefusedError
 from kohort.privacy.contract import Step
 from kohort.privacy.door import door
-from kohort.privacy.guarantee import Domain
+from kohort.privacy.guarantee import DomainClaim
 from kohort.privacy.ledger.ledger import Chain, LedgerContext
 from kohort.privacy.policy import Policy
 from kohort.tables.harmonise.profiles import profile_table
@@ -71,7 +71,7 @@ def release_profile(
         "rows_public": "rows" in policy.public,
     }
     chain = ledger.open_chain(site, secret=secret, binding=binding)
-    claim = Domain(columns=tuple(columns))
+    claim = DomainClaim(columns=tuple(columns))
     refusals = door(
         [_AtDoor(site, policy, chain, frame.height)],
         [payload],

@@ -105,8 +105,12 @@ def require_mapping(resources: SiteResources, plan: Plan) -> None:
     Raises:
         RefusedError: The plan has a mapping or a reading, and `site.toml` names none.
     """
-    told = plan.data.reading
-    if told is not None and (told.null_values or told.separator or told.sets or told.long) and not resources.is_read:
+    reading = plan.data.reading
+    if (
+        reading is not None
+        and (reading.null_values or reading.separator or reading.sets or reading.long)
+        and not resources.is_read
+    ):
         raise RefusedError(
             "the plan says how missing values and sets are written, and site.toml does not",
             hint="Set reading = {...} under [data] for your own table; reading = {} says that it needs none",

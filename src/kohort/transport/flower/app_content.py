@@ -21,7 +21,7 @@ from kohort.privacy.policy import Policy
 if TYPE_CHECKING:
     from flwr.app import RecordDict
 
-__all__ = ["Arrays", "Asked", "Checked", "checked_content"]
+__all__ = ["AppRequest", "Arrays", "CheckedReply", "checked_content"]
 
 COUNTS = ("num-examples", "num_examples")
 """The numbers that say from how many rows a reply was computed: Flower's strategies weigh with them."""
@@ -38,14 +38,14 @@ Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AppRequest:
     """What a reply is compared with: names and arrays of the hub's message, read before the app sees it."""
 
     names: frozenset[str]
     arrays: Mapping[str, Arrays]
 
     @classmethod
-    def of(cls, content: RecordDict) -> Asked:
+    def of(cls, content: RecordDict) -> AppRequest:
         """Read a message.
 
         Args:
@@ -62,7 +62,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckedReply:
     """A reply whose parts were checked; it holds nothing else of what the app returned."""
 
     arrays: Mapping[str, Arrays]
@@ -102,7 +102,7 @@ class Checked:
         return made
 
 
-def checked_content(asked: Asked, answered: RecordDict, *, policy: Policy, most_numbers: int) -> Checked:
+def checked_content(asked: AppRequest, answered: RecordDict, *, policy: Policy, most_numbers: int) -> CheckedReply:
     """Check everything an app wants to send.
 
     Args:
@@ -142,7 +142,7 @@ def checked_content(asked: Asked, answered: RecordDict, *, policy: Policy, most_
     private = [name for name in metrics if name not in policy.public]
     if private:
         raise _refused(f"{len(private)} numbers of the reply have names that the policy does not declare public")
-    return Checked(
+    return CheckedReply(
         arrays=arrays,
         sent=pairs,
         numbers=numbers,
@@ -160,7 +160,7 @@ def _each(records: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, 
     return ((record, name, value) for record, values in records.items() for name, value in values.items())
 
 
-def _check_names(asked: Asked, answered: RecordDict) -> None:
+def _check_names(asked: AppRequest, answered: RecordDict) -> None:
     allowed = RECORDS | asked.names
     if any(name not in allowed for name in answered):
         raise _refused("the reply has a record of a name that is neither Flower's nor in the request")

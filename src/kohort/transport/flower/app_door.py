@@ -30,7 +30,7 @@ from kohort.privacy.door import door
 from kohort.privacy.guarantee import DP, Aggregate, Guarantee, Public
 from kohort.privacy.ledger.ledger import Chain, LedgerContext
 from kohort.privacy.policy import Policy
-from kohort.transport.flower.app_content import Arrays, Asked, Checked, checked_content
+from kohort.transport.flower.app_content import AppRequest, Arrays, CheckedReply, checked_content
 from kohort.transport.flower.app_ledger import AppLedger
 from kohort.transport.flower.environment import require_flower
 from kohort.transport.site_ledger import SiteLedger
@@ -96,7 +96,7 @@ class Noise:
             void=self.delta * 10 * max(rows, 1) > 1,
         )
 
-    def added(self, checked: Checked) -> Checked:
+    def added(self, checked: CheckedReply) -> CheckedReply:
         """The reply with its weights clipped and noised.
 
         Args:
@@ -145,12 +145,17 @@ class AppDoor:
     def binding(self) -> dict[str, Any]:
         """What the ledger's chain is bound to."""
         noise = None if self.noise is None else dict(vars(self.noise))
-        told = {"rows": self.rows, "noise": noise, "most_numbers": self.most_numbers, "most_answers": self.most_answers}
+        limits = {
+            "rows": self.rows,
+            "noise": noise,
+            "most_numbers": self.most_numbers,
+            "most_answers": self.most_answers,
+        }
         return {
             "schema": "",
             "policy": self.policy.to_mapping(),
             "rows_public": "rows" in self.policy.public,
-            "door": told,
+            "door": limits,
         }
 
     def note(self, what: str, reason: str) -> None:
@@ -199,7 +204,7 @@ class AppDoor:
 
     def _checked(
         self, message: Message, context: Context, call_next: ClientAppCallable, where: LedgerContext
-    ) -> Checked:
+    ) -> CheckedReply:
         """The app's reply, checked; a failure or a refusal is a line in the ledger."""
         asked = self._read(message, where)  # before the app, which may change what it was given
         try:
@@ -215,9 +220,9 @@ class AppDoor:
             checked = checked_content(asked, reply.content, policy=self.policy, most_numbers=self.most_numbers)
             return checked if self.noise is None or not checked.arrays else self.noise.added(checked)
 
-    def _read(self, message: Message, where: LedgerContext) -> Asked:
+    def _read(self, message: Message, where: LedgerContext) -> AppRequest:
         with self._written(where):
-            return Asked.of(message.content)
+            return AppRequest.of(message.content)
 
     @contextmanager
     def _written(self, where: LedgerContext) -> Iterator[None]:
@@ -229,7 +234,7 @@ class AppDoor:
                 ledger.refuse(ledger.chain, where, guarantee=_NOTHING, reason=error.message)
             raise
 
-    def _released(self, checked: Checked, where: LedgerContext) -> Checked:
+    def _released(self, checked: CheckedReply, where: LedgerContext) -> CheckedReply:
         """Through the door: judged, charged and written down, or refused."""
         claim = self._claim(checked)
         with self.ledger.opened(self.binding) as ledger:
@@ -248,7 +253,7 @@ class AppDoor:
             raise RefusedError(refusal.reason, code=refusal.code)
         return checked
 
-    def _claim(self, checked: Checked) -> Guarantee:
+    def _claim(self, checked: CheckedReply) -> Guarantee:
         if checked.is_empty:
             return Public(what="an empty reply")
         if self.noise is not None and checked.arrays:

@@ -13,13 +13,13 @@ from kohort.transport.flower.bundle import bundle
 from kohort.transport.flower.client_app import message_bytes, message_content
 from kohort.transport.flower.environment import ACQUIRE_TASK, LONGEST_UPLOAD, hasten, require_flower
 from kohort.transport.flower.long_polling import LONGEST_HOLD, HoldRequest
-from kohort.transport.flower.pace import Pace
+from kohort.transport.flower.poll_backoff import PollBackoff
 from kohort.transport.flower.superlink import Connection, control_client, runtime_client
 
 __all__ = ["FlowerRun", "flower_run"]
 
 REPLY_POLL = 0.05, 0.2, 0.5
-"""Seconds between the hub's looks for replies, where the SuperLink does not hold them: see `Pace`."""
+"""Seconds between the hub's looks for replies, where the SuperLink does not hold them: see `PollBackoff`."""
 HELD = 0.5
 """A look that took so many seconds was held: the next one may follow at once."""
 LAST_LOOK = 0.5
@@ -49,7 +49,7 @@ class FlowerRun:
         return {number: node.public_key for number, node in here.items() if number not in self._silent}
 
     def carry(self, messages: Mapping[str, bytes], *, deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
-        """Push one message a site, and collect answers until all are there or the time is over."""
+        """Push one message per site, and collect answers until all are there or the time is over."""
         here = self.online()
         missing = {name: "not connected" for name in messages if self.nodes.get(name) not in here}
         sent = {self.nodes[name]: data for name, data in messages.items() if name not in missing}
@@ -74,17 +74,17 @@ class FlowerRun:
         ]
         waiting = set(self._grid.push_messages(outgoing)) if outgoing else set()
         came: dict[int, bytes] = {}
-        pace, self._ends = Pace(*REPLY_POLL), ends
+        backoff, self._ends = PollBackoff(*REPLY_POLL), ends
         _give_up_at(ends)
         while waiting and (began := time.monotonic()) < ends:
             replies = list(self._grid.pull_messages(waiting))
             for reply in replies:
                 waiting.discard(reply.metadata.reply_to_message_id)
-                pace.touch()
+                backoff.touch()
                 if reply.has_content():
                     came[reply.metadata.src_node_id] = message_bytes(reply)
             if waiting and not replies and time.monotonic() - began < HELD:
-                time.sleep(pace.seconds)
+                time.sleep(backoff.seconds)
         return came
 
     def longest_hold(self) -> float:

@@ -28,7 +28,7 @@ from kohort.transport.flower.bundle import bundle_hash
 from kohort.transport.flower.client_app import client_app
 from kohort.transport.flower.environment import ACQUIRE_TASK, hasten, quiet
 from kohort.transport.flower.long_polling import HoldRequest
-from kohort.transport.flower.pace import Pace
+from kohort.transport.flower.poll_backoff import PollBackoff
 
 __all__ = ["BAD_CERTIFICATE", "NODE_FILE", "NOT_LET_IN", "SiteRunner", "error_reply", "supernode_command"]
 
@@ -39,7 +39,7 @@ NOT_LET_IN, BAD_CERTIFICATE = "kohort: the hub did not let this node in", "SSL/T
 TASK_LOST = "kohort: the hub went away in the middle of a message; waiting for it to ask again"
 POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 TASK_POLL = 0.02, 0.1, 1.0
-"""Seconds between a site's looks for a task of a SuperNode that does not hold them, as Flower's own: see `Pace`."""
+"""Seconds between a site's looks for a task of a SuperNode that holds none, as Flower's own: see `PollBackoff`."""
 NODE_POLL = 0.1, 0.4, 3.0
 """Seconds between a SuperNode's looks for a message of a hub that does not hold them; Flower looks every three."""
 HOLD_TASK = 1.0
@@ -141,7 +141,7 @@ class SiteRunner:
         client = self._client()
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         fixed = os.environ.get(POLL_VARIABLE)
-        pace = Pace(*TASK_POLL)
+        backoff = PollBackoff(*TASK_POLL)
         try:
             while self.alive():
                 began = time.monotonic()
@@ -153,7 +153,7 @@ class SiteRunner:
                     continue
                 if not taken.token:
                     if time.monotonic() - began < HELD:
-                        time.sleep(pace.seconds if fixed is None else float(fixed))
+                        time.sleep(backoff.seconds if fixed is None else float(fixed))
                     continue
                 self._token.inner = RuntimeTokenHttpInterceptor(taken.token)
                 try:
@@ -167,7 +167,7 @@ class SiteRunner:
                     raise
                 except Exception as error:  # what a hub sends must not end the site's process
                     self.unread(f"Flower could not read a message ({type(error).__name__})")
-                pace.touch()
+                backoff.touch()
         finally:
             client.close()
 
@@ -322,7 +322,7 @@ class _HandOver:
     def __init__(self, pull: Callable[..., Any], acquire: Callable[..., Any]) -> None:
         self._pull, self._acquire = pull, acquire
         self._came, self._answered = threading.Event(), threading.Event()
-        self._pace, self._held = Pace(*NODE_POLL), False
+        self._backoff, self._held = PollBackoff(*NODE_POLL), False
 
     def pull(self, **arguments: Any) -> Any:
         """Fetch a message, and tell the site when it is complete."""
@@ -332,7 +332,7 @@ class _HandOver:
         with suppress(httpx.HTTPStatusError):  # a hub that was started anew knows nothing of the run of before
             found = self._pull(**arguments)
         if found is not None:
-            self._pace.touch()
+            self._backoff.touch()
             self._came.set()
         self._held = time.monotonic() - began >= HELD
         return found
@@ -356,7 +356,7 @@ class _HandOver:
     def rest(self, seconds: float) -> None:
         """What the loop does instead of sleeping: three seconds before the next look at the hub, less for the site."""
         if seconds >= NODE_POLL[-1]:
-            time.sleep(0.0 if self._held else min(seconds, self._pace.seconds))
+            time.sleep(0.0 if self._held else min(seconds, self._backoff.seconds))
         else:
             self._answered.wait(seconds)
             self._answered.clear()

@@ -69,7 +69,7 @@ def slow_counting(frame, columns, threshold, *, strict, persons) -> list[bool]:
 
 
 def value_weights(frame, rows, column, persons) -> dict:
-    """How often each value occurs in a class; a person counts once a value."""
+    """How often each value occurs in a class; a person counts once per value."""
     seen: dict = defaultdict(list)
     for row in rows:
         seen[frame[column][row]].append(row)
@@ -227,7 +227,7 @@ def test_paper_shares_by_l(adult, l, share) -> None:  # noqa: E741
 
 
 def test_what_the_paper_rules_leave_open(adult) -> None:
-    """Measured: 76 % of what passes at k = 100 is unique on the 12 features; 48 % at l = 100 has one income a class."""
+    """76 % of what passes at k = 100 is unique on the 12 features; 48 % at l = 100 has one income per class."""
     quasi = ["age", "race", "sex"]
     gated = apply_gate(adult, quasi=quasi, rule="k-anonymity", k=100)
     features = [name for name in adult.columns if name not in {"fnlwgt", "education", "income"}]

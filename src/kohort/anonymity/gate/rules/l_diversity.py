@@ -1,8 +1,8 @@
 """l-diversity (Machanavajjhala et al., 2007), distinct or entropy, with k if given.
 
 Protects: every class of the shared rows has at least l sensitive values (`distinct`), or an entropy of at least ln l
-(`entropy`); where an identifier is named, also at least l persons, and a person counts once a value. Knowing the class
-leaves l values open.
+(`entropy`); where an identifier is named, also at least l persons, and a person counts once per value. Knowing the
+class leaves l values open.
 Does not protect: against likely guesses when one of the l values is frequent (`distinct`); against values that differ
 but mean the same; against other columns. Classes pass or stay whole. Diversity is judged on the rows at hand even when
 the counts for k come from elsewhere. `strict` is about k alone.

@@ -109,7 +109,7 @@ class _ItemIndex:
 
 @dataclass(frozen=True)
 class _ColumnArrays:
-    """The cells of all columns, one line a column."""
+    """The cells of all columns, one line per column."""
 
     is_number: NDArray[np.bool_]
     low: Floats

@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, DataError, IntegrityError
+from kohort.errors import ConfigError, DataError, IntegrityError, counted
 from kohort.tables.cells import Interval, Label, Suppressed, ValueSet, parse_cell
 
 __all__ = ["ItemGroups", "JointMapping", "Leaves", "QuasiColumn", "SiteMapping", "number_of"]
@@ -156,7 +156,7 @@ def _problem(mapping: SiteMapping) -> str:
             return f"has no bounds for column {column.name!r}"
         unreadable = sum(not _readable(text, column) for text in set(line))
         if unreadable:
-            return f"has {unreadable:,} unreadable cell(s) in column {column.name!r}"
+            return f"has {counted(unreadable, 'unreadable cell')} in column {column.name!r}"
     return _groups_problem(groups, has_items=mapping.items is not None)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kohort.errors import ConfigError, nearest
+from kohort.errors import ConfigError, counted, nearest
 from kohort.methods.syntactic.mapping.mapping import ItemGroups, JointMapping, QuasiColumn
 from kohort.tables.cells import Interval, Label, Suppressed, ValueSet, parse_cell
 from kohort.tables.codes import CodeTree
@@ -185,7 +185,7 @@ def _checked(weights: Mapping[str, float], what: str) -> dict[str, float]:
     found = {name: float(weight) for name, weight in weights.items()}
     wrong = sum(not 0.0 <= weight <= 1.0 for weight in found.values())
     if wrong:
-        raise ConfigError(f"{wrong:,} {what}(s) are not between 0 and 1", hint="Normalise them")
+        raise ConfigError(f"{counted(wrong, what)} not between 0 and 1", hint="Normalise them")
     return found
 
 

@@ -25,7 +25,7 @@ WIDE = 32
 LEVELS = 14
 
 
-def told(table: pl.DataFrame, data: dict[str, Any], **own: Any) -> tuple[dict[str, Any], AdditiveModel | None]:
+def disclosed(table: pl.DataFrame, data: dict[str, Any], **own: Any) -> tuple[dict[str, Any], AdditiveModel | None]:
     """What sites tell the hub after the first total, and the model; None where the run ends."""
     made = load_plan(
         {
@@ -57,10 +57,10 @@ def visits(rows: int = 1200) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 def test_a_class_of_many_rows_of_one_person_is_a_class_of_one_person() -> None:
     table, data = visits()
-    said, model = told(table, {**data, "identifiers": ["who"]})
+    said, model = disclosed(table, {**data, "identifiers": ["who"]})
     assert model is None
     assert said["target"].tolist() == [LEAST, 0, LEAST]
-    said, model = told(table.drop("who"), data)  # nobody says whose rows they are
+    said, model = disclosed(table.drop("who"), data)  # nobody says whose rows they are
     assert model is not None
     assert said["target"][1] == WIDE  # 20 to 63
 
@@ -71,7 +71,7 @@ def test_a_class_counts_each_of_its_persons_once_and_a_person_in_each_of_their_c
     monkeypatch.setattr(exact, "rounded_counts", lambda counts, least: counts)
     table, data = visits()
     table = table.filter(pl.col("ill") != "rare")
-    said, model = told(table, {**data, "categories": {"ill": ["no", "yes"]}, "identifiers": ["who"]}, min_bin=20)
+    said, model = disclosed(table, {**data, "categories": {"ill": ["no", "yes"]}, "identifiers": ["who"]}, min_bin=20)
     assert model is not None
     pairs = table.unique(["who", "ill"])
     # A person with rows at two sites counts at both, as in the bins: sites compare no identifiers.
@@ -85,8 +85,8 @@ def test_the_mean_of_a_number_is_over_persons(monkeypatch: pytest.MonkeyPatch) -
     bounds = {"bounds": {"age": [0, 100], "ill": [0, 1]}}
     monkeypatch.setattr(exact, "rounded_mean", lambda total, rows: np.asarray([total, rows]))
     monkeypatch.setattr(exact, "rounded_counts", lambda counts, least: counts)
-    rows, _ = told(table.drop("who"), bounds)
-    persons, _ = told(table, {**bounds, "identifiers": ["who"]})
+    rows, _ = disclosed(table.drop("who"), bounds)
+    persons, _ = disclosed(table, {**bounds, "identifiers": ["who"]})
     assert rows["target"].tolist()[1] == table.height
     assert persons["target"][1] == persons["counts"].sum() < table.height
     assert rows["target"][0] - persons["target"][0] > 24  # of the 27 rows of one person, a site counts one
@@ -95,7 +95,7 @@ def test_the_mean_of_a_number_is_over_persons(monkeypatch: pytest.MonkeyPatch) -
 def test_persons_with_a_row_each_change_nothing() -> None:
     table, data = visits()
     one = table.with_columns(who=pl.int_range(pl.len()))
-    (said, model), (plain, other) = told(one, {**data, "identifiers": ["who"]}), told(one.drop("who"), data)
+    (said, model), (plain, other) = disclosed(one, {**data, "identifiers": ["who"]}), disclosed(one.drop("who"), data)
     assert model is not None
     assert other is not None
     assert model.weights.tobytes() == other.weights.tobytes()
@@ -124,7 +124,7 @@ def small_groups(rows: int, seed: int, *, ranges: bool = True) -> list[tuple[int
     table = levels(rows, seed)
     names = table["level"].unique().sort().to_list()
     data = {"bounds": {"number": [0, LEVELS]}, "categories": {"level": names, "ill": ["no", "yes"]}}
-    said, model = told(table, data, pairs=0)
+    said, model = disclosed(table, data, pairs=0)
     assert model is not None
     level_of = table.group_by("level").agg(pl.col("number").first()).sort("number")
     frame = level_of.with_columns(ill=pl.lit("no"))
@@ -175,7 +175,7 @@ def between_ends(*, ranges: bool = True) -> list[tuple[int, int, int]]:
     data = {"bounds": {"age": [0, 100]}, "categories": {"ill": ["no", "yes"]}}
     of_cell, counts, least = [], [], []
     for most, fewest in ((32, 20), (31, 21), (30, 23)):
-        said, model = told(table, data, bins=most, min_bin=fewest, rounds=2)
+        said, model = disclosed(table, data, bins=most, min_bin=fewest, rounds=2)
         assert model is not None
         of_cell.append(said["bins"])
         counts.append(said["counts"])
@@ -202,28 +202,28 @@ def test_the_model_and_its_file_hold_no_other_counts_and_predict_as_with_exact_o
     table = levels(2500, 0)
     names = table["level"].unique().sort().to_list()
     data = {"bounds": {"number": [0, LEVELS]}, "categories": {"level": names, "ill": ["no", "yes"]}}
-    said, model = told(table, data, rounds=12)
+    said, model = disclosed(table, data, rounds=12)
     assert model is not None
     assert (model.save().arrays["counts"][: len(said["counts"])] == said["counts"]).all()
-    assert is_told(model.counts)
+    assert is_disclosed(model.counts)
     for scheme in ("none", "masks"):
-        again = told_or_clear(table, data, scheme)
+        again = disclosed_or_clear(table, data, scheme)
         assert (again.counts == model.counts).all()
         assert again.weights.tobytes() == model.weights.tobytes()
     monkeypatch.setattr(exact, "rounded_counts", lambda counts, least: counts)
-    _, other = told(table, data, rounds=12)
+    _, other = disclosed(table, data, rounds=12)
     assert other is not None
-    assert not is_told(other.counts)
+    assert not is_disclosed(other.counts)
     x = model.encoder.transform(table)
     assert np.abs(model.scores(x) - other.scores(x)).max() < 1e-12
 
 
-def is_told(counts: Any) -> bool:
+def is_disclosed(counts: Any) -> bool:
     """Whether these are all numbers that stand for ranges."""
     return bool(((counts == WIDE) | (counts % WIDE == WIDE // 2)).all())
 
 
-def told_or_clear(table: pl.DataFrame, data: dict[str, Any], scheme: str) -> AdditiveModel:
+def disclosed_or_clear(table: pl.DataFrame, data: dict[str, Any], scheme: str) -> AdditiveModel:
     made = load_plan(
         {
             "data": {"table": "memory", "target": "ill", "features": "rest", "test": 0.0, **data},

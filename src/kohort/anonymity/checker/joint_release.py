@@ -14,11 +14,11 @@ import numpy as np
 from kohort.anonymity.checker.classes import as_frame, group_rows
 from kohort.errors import DataError
 
-__all__ = ["Together", "together"]
+__all__ = ["JointRelease", "joint_release"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
+class JointRelease:
     """What two releases of the same rows show together.
 
     Attributes:
@@ -34,7 +34,7 @@ class Together:
     rows: int
 
 
-def together(first: Any, second: Any, *, quasi: Sequence[str], promised: int | None = None) -> Together:
+def joint_release(first: Any, second: Any, *, quasi: Sequence[str], promised: int | None = None) -> JointRelease:
     """Measure what two releases show together: k-anonymity of each does not compose.
 
     Args:
@@ -70,4 +70,4 @@ def together(first: Any, second: Any, *, quasi: Sequence[str], promised: int | N
     _, place, sizes = np.unique(pairs, return_inverse=True, return_counts=True)
     least = min(int(part.sizes.min()) for part in parts) if promised is None else promised
     isolated = int((sizes[place] < least).sum())
-    return Together(k=int(sizes.min()), promised=least, isolated=isolated, rows=tables[0].height)
+    return JointRelease(k=int(sizes.min()), promised=least, isolated=isolated, rows=tables[0].height)

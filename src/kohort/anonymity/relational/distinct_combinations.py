@@ -29,14 +29,14 @@ from kohort.anonymity.relational.recode import set_cells
 from kohort.anonymity.relational.rule import Rule, SensitiveColumns
 from kohort.tables.parts import free_name
 
-__all__ = ["Alike", "classes_of_alike", "count_alike", "may_be_alike"]
+__all__ = ["DistinctCombinations", "classes_of_combinations", "count_combinations", "may_count_combinations"]
 
 MOST_COMBINATIONS = 1 << 20
 ALGORITHMS = ("auto", "exact-cluster")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Alike:
+class DistinctCombinations:
     """The distinct combinations of a table.
 
     Attributes:
@@ -67,7 +67,7 @@ class Alike:
         return found
 
 
-def may_be_alike(
+def may_count_combinations(
     rows: PartedTable, quasi: Sequence[str], rule: Rule, *, algorithm: str, hierarchies: Any, levels: Any, limit: float
 ) -> bool:
     """Whether options are such that rows of large combinations need not be held.
@@ -92,7 +92,9 @@ def may_be_alike(
     return plain and asked and alone and algorithm in ALGORITHMS and hierarchies == "auto" and levels is None
 
 
-def count_alike(parts: Iterable[pl.DataFrame], quasi: Sequence[str], target: str | None) -> Alike | None:
+def count_combinations(
+    parts: Iterable[pl.DataFrame], quasi: Sequence[str], target: str | None
+) -> DistinctCombinations | None:
     """Count the combinations of a table.
 
     Args:
@@ -118,7 +120,7 @@ def count_alike(parts: Iterable[pl.DataFrame], quasi: Sequence[str], target: str
     number = free_name("number", columns)
     alone = found.group_by(keys).agg(pl.col(count).sum()).with_row_index(number)
     of_whole = found.join(alone.drop(count), on=keys, how="left", nulls_equal=True, maintain_order="left")[number]
-    return Alike(
+    return DistinctCombinations(
         quasi=alone.select(keys),
         sizes=alone[count].to_numpy(),
         whole=found.select(columns),
@@ -127,9 +129,9 @@ def count_alike(parts: Iterable[pl.DataFrame], quasi: Sequence[str], target: str
     )
 
 
-def classes_of_alike(
+def classes_of_combinations(
     rows: PartedTable,
-    alike: Alike,
+    combinations: DistinctCombinations,
     rule: Rule,
     *,
     algorithm: str,
@@ -142,7 +144,7 @@ def classes_of_alike(
 
     Args:
         rows: The table.
-        alike: Its combinations.
+        combinations: Its combinations.
         rule: What every class must meet.
         algorithm: "auto" or "exact-cluster".
         weights: How much the loss of a quasi-identifier counts; checked by the caller.
@@ -153,16 +155,16 @@ def classes_of_alike(
     Returns:
         The classes; None where the table has to be held.
     """
-    large = alike.sizes >= rule.k
-    left = int(alike.sizes[~large].sum())
+    large = combinations.sizes >= rule.k
+    left = int(combinations.sizes[~large].sum())
     count = int(large.sum())
     # At most so many classes come of the rows that are left, and rows are moved sooner where classes are fewer.
     if left == rows.rows or 0 < left < rule.k or _moved(rows, count + left // rule.k, algorithm):
         return None
-    names = alike.quasi.columns
-    coded = code_table(alike.quasi, names, counts=alike.sizes)
-    numbers = alike.numbers(rows.parts(alike.whole.columns), rows.rows)
-    of_row = alike.of_whole.astype(np.int32)[numbers]
+    names = combinations.quasi.columns
+    coded = code_table(combinations.quasi, names, counts=combinations.sizes)
+    numbers = combinations.numbers(rows.parts(combinations.whole.columns), rows.rows)
+    of_row = combinations.of_whole.astype(np.int32)[numbers]
     held = np.flatnonzero(~large[of_row])
     shares = tuple(float(weights.get(name, 1.0)) for name in names) if weights else ()
     problem = _held_problem(coded, of_row[held], rule, shares, max_set)
@@ -173,7 +175,7 @@ def classes_of_alike(
     unmoved = too_many_pairs(rows.rows, count + others.count)
     if keep_exact and len(held):
         others = split_exact(problem, others)
-    cells = _cells(coded, problem, np.flatnonzero(large), alike.sizes[large], others, max_set)
+    cells = _cells(coded, problem, np.flatnonzero(large), combinations.sizes[large], others, max_set)
     if algorithm == "auto":
         notes = makers_for(problem, labels=True, rows=rows.rows).notes
         notes += unmoved if needs_moves(problem, cells) else ()
@@ -182,14 +184,14 @@ def classes_of_alike(
     labels[held] = count + others.labels
 
     def kinds() -> Kinds:
-        whole = np.flatnonzero(large[alike.of_whole])
+        whole = np.flatnonzero(large[combinations.of_whole])
         pairs, mine = np.unique(numbers[held].astype(np.int64) * (count + others.count) + labels[held],
                                 return_counts=True)  # fmt: skip
         which, classes = np.divmod(pairs, count + others.count)
         return Kinds(
-            before=alike.whole[np.concatenate((whole, which))],
-            classes=np.concatenate((of_quasi[alike.of_whole[whole]], classes)),
-            counts=np.concatenate((alike.counts[whole], mine)),
+            before=combinations.whole[np.concatenate((whole, which))],
+            classes=np.concatenate((of_quasi[combinations.of_whole[whole]], classes)),
+            counts=np.concatenate((combinations.counts[whole], mine)),
         )
 
     return RowClasses(labels=labels, cells=cells, make_kinds=kinds, algorithm="exact-cluster", notes=notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Pace"]
+__all__ = ["PollBackoff"]
 
 BUSY_FOR = 60.0
 """Seconds after the last message until nobody expects another soon."""
@@ -12,7 +12,7 @@ SHARE = 0.25
 """A message waits at most about this share of the time since the one before it."""
 
 
-class Pace:
+class PollBackoff:
     """Polls often right after a message, less and less often while nothing comes, and seldom after a minute.
 
     The waiting time grows with the time since the last message. So a chain of short steps goes on at once, and a long
