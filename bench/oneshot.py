@@ -24,7 +24,7 @@ from kohort.crypto.sums.encrypted import join_ciphertexts, split_ciphertexts
 from kohort.crypto.sums.he import BFV, CiphertextSum, PublicKey, SecretKey
 from kohort.crypto.sums.packing import Packing
 from kohort.crypto.sums.scheme import SumContext
-from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection
+from kohort.methods.oneshot.design import BITS, InputCells, Layout, OneShotSection
 from kohort.methods.oneshot.fit import decoded, fit
 from kohort.methods.oneshot.paper_ckks import PaperKeys, PaperTotals
 from kohort.methods.oneshot.paper_factors import factor_of_site, merge_incremental, solve_factors
@@ -56,7 +56,7 @@ def measure() -> list[Row]:
 
 def _layout(inputs: int, classes: int) -> Layout:
     design = OneLayer(inputs=inputs, classes=classes)
-    return Layout(OneShotSection(), Cells.whole(inputs), np.ones(inputs, dtype=bool), design, ())
+    return Layout(OneShotSection(), InputCells.whole(inputs), np.ones(inputs, dtype=bool), design, ())
 
 
 class _Federation:

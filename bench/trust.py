@@ -101,7 +101,7 @@ def _encrypted_run() -> float:
             "data": {"table": "memory", "target": "label", "features": "rest", "test": 0.0,
                      "bounds": {name: [0, 255] for name in COLUMNS}, "categories": {"label": ["no", "yes"]}},
             "sites": {"count": SITES},
-            "method": {"name": "oneshot", "secure": {"sum": "bfv"}, "oneshot": {"min_rows": 1}},
+            "method": {"name": "oneshot", "secure": {"sum": "bfv"}},
             "policy": {"min_rows": 1, "pairs": "open"},
         }
     )  # fmt: skip

@@ -1121,7 +1121,7 @@ MUTANTS = (
            "largest_weight=1.0", DIGITS, "weigh_more"),
     Mutant("trees: few held-out rows", "models/trees/learner.py", "if total[2] >= self.options.min_leaf:",
            "if total[2] > 0:", SEALED_TREES, "few_held_out"),
-    Mutant("trees: digits of losses", "models/trees/learner.py", '"history": np.asarray(self.told,',
+    Mutant("trees: digits of losses", "models/trees/learner.py", '"history": np.asarray(self.rounded_history,',
            '"history": np.asarray(self.history,', SEALED_TREES, "no_exact"),
     Mutant("trees: how many rows there are", "models/trees/learner.py", "min(self.rows, 2 * self.options.min_leaf)",
            "self.rows", SEALED_TREES, "no_exact"),

@@ -20,7 +20,7 @@ from kohort.tables.blocks import Block, ItemsBlock, Spread, Taxonomy
 from kohort.tables.cells import parse_cell
 from kohort.tables.encoder import Encoder
 
-__all__ = ["GRID", "MISSING_WIDTH", "ItemProbability", "Likely", "SoftColumn", "covered", "shares_of", "soft_columns"]
+__all__ = ["GRID", "MISSING_WIDTH", "ItemProbability", "SoftColumn", "covered", "shares_of", "soft_columns"]
 
 GRID = 2**10
 """What the shares of one cell add up to."""
@@ -31,9 +31,6 @@ _CHUNK = 512
 
 class ItemProbability(tuple[float, ...]):
     """Known shares of an item that is perhaps in a set: that it is not, and that it is."""
-
-
-Likely = ItemProbability  # the name in trees/soft.py
 
 
 @dataclass(frozen=True, eq=False)

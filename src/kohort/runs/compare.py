@@ -40,7 +40,7 @@ from kohort.runs.backend import Simulation
 from kohort.runs.cluster import dask_cluster
 from kohort.runs.config import Plan
 from kohort.runs.folder import RunFolder, stored_result
-from kohort.runs.low_risk import Rehearsal
+from kohort.runs.low_risk import LowRiskSimulation
 from kohort.runs.private_choice import select
 from kohort.runs.run import run
 from kohort.runs.sweeps import Variant
@@ -350,13 +350,13 @@ def _run_of(plan: Plan, folder: Path, seed: int, rows: Rows, *, resume: bool, fo
     known = stored_result(folder, plan, seed) if resume else None
     if known is not None:
         return known
-    backend = Rehearsal() if rows == "low-risk" else Simulation()
+    backend = LowRiskSimulation() if rows == "low-risk" else Simulation()
     return run(plan, out=folder, seed=seed, resume=resume, force=force, backend=backend).to_mapping()
 
 
 def _attacked(plan: Plan, folder: Path, seed: int, rows: Rows) -> dict[str, Any]:
     """The loss threshold on the model of a finished run, as a report shows it."""
-    backend = Rehearsal() if rows == "low-risk" else Simulation()
+    backend = LowRiskSimulation() if rows == "low-risk" else Simulation()
     population = backend.populate(plan, Streams.seeded(seed))
     return loss_threshold_of(read_model(find_model(folder)), population, seed=seed).to_mapping()
 

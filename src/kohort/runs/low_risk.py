@@ -22,7 +22,7 @@ from kohort.runs.config import Plan
 from kohort.runs.simulation import Population
 from kohort.tables.persons import hold_out, persons_of
 
-__all__ = ["HELD_OUT", "LowRiskSimulation", "Rehearsal", "low_risk_only"]
+__all__ = ["HELD_OUT", "LowRiskSimulation", "low_risk_only"]
 
 HELD_OUT = 0.25
 """The share of the rows of low risk that settings are measured on."""
@@ -115,6 +115,3 @@ def _whole_persons(persons: NDArray[np.int64], wanted: int) -> int:
     ends = np.flatnonzero(np.diff(persons)) + 1
     cuts = np.concatenate([[0], ends, [len(persons)]])
     return int(cuts[np.argmin(np.abs(cuts - wanted))])
-
-
-Rehearsal = LowRiskSimulation  # the name in compare.py

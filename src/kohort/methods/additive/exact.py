@@ -55,7 +55,7 @@ class ExactLearner(AdditiveLearner):
     """Persons per pair of bins, by `metric = "gram"`; small ones may have been rounded."""
     errors: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """Standard errors of the values, given the other columns, once the last total is there."""
-    told_length: int = 0
+    disclosed_length: int = 0
     """How many numbers the total has from which pairs are chosen; a hub is told, for it cannot derive it."""
     looked_at: tuple[tuple[int, int], ...] | None = None
     """The pairs of columns that may be chosen, where sums over all rows told; None for all."""
@@ -79,8 +79,8 @@ class ExactLearner(AdditiveLearner):
     @property
     def chooses(self) -> bool:
         """Whether pairs of columns follow from the next total."""
-        told = self.config.surfaces != "acyclic" or bool(self.looked_at)
-        return self.number == self.config.pair_round and told
+        any_left = self.config.surfaces != "acyclic" or bool(self.looked_at)
+        return self.number == self.config.pair_round and any_left
 
     @property
     def looks(self) -> bool:
@@ -138,7 +138,7 @@ class ExactLearner(AdditiveLearner):
     def _of_pairs_length(self) -> int:
         """How many numbers of the next total are about pairs of columns; a hub does not know the values."""
         if self.chooses:
-            return self.told_length if self.descent is None else self._choice.length
+            return self.disclosed_length if self.descent is None else self._choice.length
         return most_sums(self.known_bins, self.config.monotone, self.outputs) if self.looks else 0
 
     @property
@@ -221,8 +221,8 @@ class ExactLearner(AdditiveLearner):
             return replace(self, number=self.number + 1, descent=constrained)
         errors = self._errors(total[size : 2 * size].reshape(-1, self.outputs) / RESIDUAL_STEPS)
         values = rounded_values(constrained.w, errors, self._monotone_parts.values(), classes=self.classes > 0)
-        told = np.zeros((0, 0)) if self.link == "log" else rounded_errors(errors[:-1], classes=self.classes > 0)
-        return replace(self, number=self.number + 1, descent=replace(constrained, w=values), errors=told)
+        shown = np.zeros((0, 0)) if self.link == "log" else rounded_errors(errors[:-1], classes=self.classes > 0)
+        return replace(self, number=self.number + 1, descent=replace(constrained, w=values), errors=shown)
 
     def _errors(self, squares: Floats) -> Floats:
         """Standard errors of values and intercepts, given the other columns, from squared residuals per bin.
@@ -374,7 +374,7 @@ class ExactLearner(AdditiveLearner):
         known = all(0 <= left < right < columns for left, right in looked_at or ())
         if not known or not 0 <= length <= MOST_PAIR_NUMBERS:
             raise IntegrityError("pairs of columns came in that do not fit the columns")
-        return replace(self.unread(), looked_at=looked_at, told_length=length)
+        return replace(self.unread(), looked_at=looked_at, disclosed_length=length)
 
     def _with_pairs(self, arrays: Mapping[str, NDArray[Any]]) -> ExactLearner:
         flat, counts = arrays["pairs"].astype(np.int32), arrays["counts"].astype(np.float64)
@@ -414,7 +414,7 @@ class ExactLearner(AdditiveLearner):
         kept: StateArrays = {"number": np.asarray([self.number]), "errors": self.errors, "pairs": self.pair_counts}
         if self.bins is None:
             return kept
-        kept["length"] = np.asarray([self.told_length])
+        kept["length"] = np.asarray([self.disclosed_length])
         if self.looked_at is not None:
             kept["looked_at"] = np.asarray(self.looked_at, dtype=np.int32).reshape(-1, 2)
         if self.bins.pairs:
@@ -437,7 +437,7 @@ class ExactLearner(AdditiveLearner):
             errors=arrays["errors"].copy(),
             pair_counts=arrays["pairs"].copy(),
             descent=Descent.restored(arrays) if "w" in arrays else None,
-            told_length=int(arrays["length"][0]),
+            disclosed_length=int(arrays["length"][0]),
             looked_at=_pairs_of(arrays["looked_at"]) if "looked_at" in arrays else None,
         )
 

@@ -54,8 +54,8 @@ class Progress:
         """Run a phase among peers; afterwards only they know the model."""
         there = self._hub.sites
         if not self._passed(phase.rounds):
-            told = replace(phase, start=self._start if self._is_summed else None)
-            there = yield from self._noted(peer_rounds(self._hub, told, self._weights))
+            begun = replace(phase, start=self._start if self._is_summed else None)
+            there = yield from self._noted(peer_rounds(self._hub, begun, self._weights))
             self._hub = replace(self._hub, sites=there)
         self.clusters = _members(phase.clusters, there)
         self.round += phase.rounds

@@ -29,7 +29,6 @@ from kohort.tables.encoder import Encoder
 __all__ = [
     "BITS",
     "CHECKED_BITS",
-    "Cells",
     "InputCells",
     "Layout",
     "OneShot",
@@ -238,9 +237,6 @@ class InputCells:
         read = self.target >= 0
         out[read] = matrix[self.target[read]]
         return out
-
-
-Cells = InputCells  # the name in sums.py
 
 
 def is_indicator(encoder: Encoder) -> NDArray[np.bool_]:

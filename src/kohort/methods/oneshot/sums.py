@@ -20,7 +20,7 @@ from kohort.crypto.sums.modular import P61
 from kohort.crypto.sums.scheme import Integers, SumContext, find_scheme
 from kohort.errors import ConfigError, IntegrityError, RefusedError, SiteError
 from kohort.methods.oneshot.cells import cells_at, folds_at, needs_cells, rows_at
-from kohort.methods.oneshot.design import BITS, Cells, Layout, OneShotSection, section_of
+from kohort.methods.oneshot.design import BITS, InputCells, Layout, OneShotSection, section_of
 from kohort.methods.oneshot.newton import newton_length, newton_statistics
 from kohort.methods.oneshot.newton_path import NewtonPath, curvature_of
 from kohort.models.closed_form.design import Floats
@@ -79,7 +79,7 @@ def dp_of(approved: ApprovedPlan) -> DPSection | None:
     return approved.phase(0).dp
 
 
-def layout_of(approved: ApprovedPlan, encoder: Encoder, cells: Cells) -> Layout:
+def layout_of(approved: ApprovedPlan, encoder: Encoder, cells: InputCells) -> Layout:
     """The layout of the sums for these columns; rows are clipped if there is a budget.
 
     Args:

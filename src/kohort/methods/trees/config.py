@@ -79,7 +79,6 @@ class Trees:
                 hint='Drop method.min_cell, or set method.secure.sum = "masks"',
             )
 
-
     def _check_equations(self) -> None:
         """Refuse what tells more than a forest needs: every rounded value bounds a sum over rows at known scores, so
         many small steps bound the counts of rows from all sides.

@@ -212,7 +212,7 @@ def fit(config: Trees, hub: Hub, training: CheckedTraining) -> ProtocolGenerator
     notes = [] if config.secure.sum == "none" else [_about_cells(config)]
     if early:
         notes.append(f"{steps} of {planned} boosting steps are kept: the loss on held-out rows was smallest then")
-    facts = {"steps": steps, "holdout_loss": [round(loss, 6) for loss in inner.told]}
+    facts = {"steps": steps, "holdout_loss": [round(loss, 6) for loss in inner.rounded_history]}
     return Result(
         model=model,
         rounds=inner.totals,

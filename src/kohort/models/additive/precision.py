@@ -50,8 +50,8 @@ def rounded_counts(counts: Floats, least: int) -> Floats:
         80 for 64 to 95. None is below `least`, 0 stays 0, and what was rounded already stays as it is.
     """
     step = 2 ** ceil(log2(max(least, 1)))
-    told = np.where(counts < 2 * step, float(step), np.floor(counts / step) * step + step // 2)
-    return np.asarray(np.where(counts > 0, told, 0.0))
+    shown = np.where(counts < 2 * step, float(step), np.floor(counts / step) * step + step // 2)
+    return np.asarray(np.where(counts > 0, shown, 0.0))
 
 
 def rounded_values(w: Floats, errors: Floats, alike: Iterable[slice] = (), *, classes: bool = True) -> Floats:
@@ -106,5 +106,5 @@ def rounded_errors(errors: Floats, *, classes: bool = True) -> Floats:
         Powers of two to the quarters; powers of two from `FEW_ROWS` on.
     """
     doublings = np.log2(errors)
-    told = np.exp2(np.ceil(STEPS_PER_DOUBLING * doublings) / STEPS_PER_DOUBLING)
-    return np.asarray(np.where(errors > FEW_ROWS, np.exp2(np.ceil(doublings)), told) if classes else told)
+    rounded = np.exp2(np.ceil(STEPS_PER_DOUBLING * doublings) / STEPS_PER_DOUBLING)
+    return np.asarray(np.where(errors > FEW_ROWS, np.exp2(np.ceil(doublings)), rounded) if classes else rounded)

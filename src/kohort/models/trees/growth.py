@@ -328,8 +328,8 @@ class Growth:
     def _steps(self, sums: Cells) -> NDArray[np.float64]:
         """The Newton step of rows with these sums, rounded."""
         options, curvature = self.options, sums[:, 1] / SCALE
-        told = curvature / options.largest_weight + options.l2
-        return rounded_values(-(sums[:, 0] / SCALE) / (curvature + options.l2), told, classes=options.classes)
+        unweighted = curvature / options.largest_weight + options.l2
+        return rounded_values(-(sums[:, 0] / SCALE) / (curvature + options.l2), unweighted, classes=options.classes)
 
     def _splits(self, cells: Cells) -> LevelSplits:
         """The best split of every open node, by its cells."""

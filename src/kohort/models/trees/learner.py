@@ -83,7 +83,7 @@ class TreeLearner:
     history: list[float] = field(default_factory=list)
     """The loss of held-out rows before every step, and after the last one; empty where too few rows are held out. At a
     hub that is told, rounded."""
-    told: list[float] = field(default_factory=list)
+    rounded_history: list[float] = field(default_factory=list)
     """The same, without digits from which the losses of single rows follow."""
     best: int = 0
     """Before which step it was smallest."""
@@ -146,7 +146,7 @@ class TreeLearner:
     def _copied(self) -> TreeLearner:
         """This learner, one total further, before it is taken."""
         found = copy.copy(self)
-        found.history, found.told = list(self.history), list(self.told)
+        found.history, found.rounded_history = list(self.history), list(self.rounded_history)
         found.growth = None if self.growth is None else self.growth.copied()
         found.totals, found.grown = self.totals + 1, None
         return found
@@ -158,7 +158,7 @@ class TreeLearner:
         if self._judges:
             if total[2] >= self.options.min_leaf:  # the loss of fewer rows would tell of single ones
                 self.history.append(float(total[0]) / float(total[1]))
-                self.told.append(rounded_loss(self.history[-1], int(total[2])))
+                self.rounded_history.append(rounded_loss(self.history[-1], int(total[2])))
                 self.best = int(np.argmin(self.history))
             total = total[_JUDGED:]
             if self.stage == "judge" or self._worse:
@@ -263,7 +263,7 @@ class TreeLearner:
     def disclosed(self) -> dict[str, NDArray[Any]]:
         """What follows from a sealed total: bins, splits or which cells are joined, and losses of held-out rows."""
         found: dict[str, NDArray[Any]] = {
-            "history": np.asarray(self.told, dtype=np.float64),
+            "history": np.asarray(self.rounded_history, dtype=np.float64),
             "best": np.asarray([self.best], dtype=np.int64),
         }
         growth, forest = self.growth, self.forest
@@ -287,7 +287,7 @@ class TreeLearner:
         """
         found = self._copied()
         found.history, found.best = arrays["history"].tolist(), int(arrays["best"][0])
-        found.told = list(found.history)
+        found.rounded_history = list(found.history)
         known, more = len(self.history), len(found.history) - len(self.history)
         if found.history[:known] != self.history or more > self._judges or not np.isfinite(found.history).all():
             raise ValueError("losses of other rounds")
@@ -423,7 +423,7 @@ class TreeLearner:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The learner as arrays, from which `restored` makes it again."""
         numbers = [_STAGES.index(self.stage), self.step, self.rows, self.totals, self.best]
-        losses = {"history": self.history, "told": self.told}
+        losses = {"history": self.history, "told": self.rounded_history}
         found: dict[str, NDArray[Any]] = {"numbers": np.asarray(numbers, dtype=np.int64)}
         found |= {name: np.asarray(values, dtype=np.float64) for name, values in losses.items()}
         if self.options.soft:
@@ -450,7 +450,11 @@ class TreeLearner:
         if "told" not in arrays:
             raise IntegrityError("an earlier version of kohort wrote this forest's state", hint="Begin the run anew")
         stage, found.step, found.rows, found.totals, found.best = map(int, arrays["numbers"])
-        found.stage, found.history, found.told = _STAGES[stage], arrays["history"].tolist(), arrays["told"].tolist()
+        found.stage, found.history, found.rounded_history = (
+            _STAGES[stage],
+            arrays["history"].tolist(),
+            arrays["told"].tolist(),
+        )
         found.marginal = arrays["marginal"].copy() if self.options.soft else self.marginal
         found.grown = LevelSplits.of_arrays(arrays) if "level.split" in arrays else None
         if "base" in arrays:

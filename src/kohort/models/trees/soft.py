@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kohort.models.rows import Rows
-from kohort.models.soft import Likely, shares_of
+from kohort.models.soft import ItemProbability, shares_of
 from kohort.models.trees.bins import Bins
 from kohort.models.trees.columns import TreeColumn
 from kohort.models.trees.kernel import draw
@@ -34,7 +34,7 @@ class SoftCells:
     rows: NDArray[np.int64]
     kinds: NDArray[np.int64]
     """Which of `spreads` each of these rows has."""
-    spreads: tuple[Spread | Likely, ...]
+    spreads: tuple[Spread | ItemProbability, ...]
     keys: NDArray[np.uint64]
     """A hash of each of these rows and its place."""
 
