@@ -19,13 +19,14 @@ import polars as pl
 
 from kohort.errors import ConfigError, DataError
 from kohort.files import require_new, write_atomic
+from kohort.tables.calendar import far_dates, refuse_far_dates
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.memory import LIBRARIES, cell_bytes, require_address_space, require_memory
 from kohort.tables.missing import Missing, complete_rows, complete_where, handle_missing, none_complete
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
 from kohort.tables.text_types import NULL_MARKERS
-from kohort.tables.trial import quiet_reader, survives_reading
+from kohort.tables.trial import quiet_reader, survives_reading, unknown_zones
 
 __all__ = [
     "ITEM_SEPARATOR",
@@ -41,6 +42,7 @@ __all__ = [
     "in_value_order",
     "like_input",
     "none_complete",
+    "not_readable",
     "order_tells",
     "plain_types",
     "read_source",
@@ -154,7 +156,7 @@ def read_source(
         frame = _parse_binary(content, name, chosen)
     if frame.height == 0 or frame.width == 0:
         raise DataError(f"{name} has a header but no rows", hint="Give a table with at least one row")
-    plain = check_finite(frame.with_columns(plain_types(frame.schema, name)), name)
+    plain = _plain(frame, name)
     if chosen_options.null_values:
         plain, _ = declare_missing(plain, chosen_options)
     return TableRead(frame=plain, texts=texts, notes=notes)
@@ -265,8 +267,10 @@ def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
     return _plain(inner), kind
 
 
-def _plain(frame: pl.DataFrame) -> pl.DataFrame:
-    return check_finite(frame.with_columns(plain_types(frame.schema, "the frame")), "the frame")
+def _plain(frame: pl.DataFrame, name: str = "the frame") -> pl.DataFrame:
+    changes = plain_types(frame.schema, name)
+    refuse_far_dates(frame.select(far_dates(frame.schema)), name)
+    return check_finite(frame.with_columns(changes), name)
 
 
 def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:
@@ -390,11 +394,9 @@ def _format_of(path: Path, error: type[ConfigError] | type[DataError]) -> Format
 
 
 def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
-    kind = "Parquet" if chosen == "parquet" else "Arrow"
-    hint = "It is truncated, damaged or of another kind: write or copy it again"
-    problem = DataError(f"{name} is not a readable {kind} file", hint=hint)
+    kind: Literal["Parquet", "Arrow"] = "Parquet" if chosen == "parquet" else "Arrow"
     if not (lengths_agree(content) if chosen == "parquet" else survives_reading(content)):
-        raise problem
+        raise not_readable(content, name, kind)
     try:
         stream = io.BytesIO(content)
         with quiet_reader():
@@ -405,7 +407,27 @@ def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
                 stream.seek(0)
             return pl.read_parquet(stream) if chosen == "parquet" else pl.read_ipc(stream)
     except UNREADABLE:
-        raise problem from None
+        raise not_readable(content, name, kind) from None
+
+
+def not_readable(source: bytes | Path, name: str, kind: Literal["Parquet", "Arrow"]) -> DataError:
+    """What is wrong with a file that the native reader refused.
+
+    Args:
+        source: The bytes of the file, or its path.
+        name: What errors call it.
+        kind: Its format.
+
+    Returns:
+        An error that names the columns of an unknown time zone, or says that the file is damaged.
+    """
+    zones = unknown_zones(source, kind.lower())
+    if zones:
+        columns = ", ".join(repr(column) for column in zones)
+        hint = "Convert it to UTC, or to a named zone such as Europe/Rome"
+        return DataError(f"a time zone that is not known here is in {name}: column {columns}", hint=hint)
+    hint = "It is truncated, damaged or of another kind: write or copy it again"
+    return DataError(f"{name} is not a readable {kind} file", hint=hint)
 
 
 def plain_types(schema: Mapping[str, pl.DataType], name: str) -> list[pl.Expr]:
@@ -431,12 +453,18 @@ def plain_types(schema: Mapping[str, pl.DataType], name: str) -> list[pl.Expr]:
             changes.append(pl.col(column).dt.total_microseconds() / 1e6)
         elif isinstance(dtype, pl.Time):
             changes.append(pl.col(column).cast(pl.Int64) / 1e9)
-        elif isinstance(dtype, pl.List):
+        elif isinstance(dtype, pl.List) and _is_single(dtype.inner):
             changes.append(pl.col(column).cast(pl.List(pl.String)))
-        elif isinstance(dtype, (pl.Struct, pl.Binary, pl.Object, pl.Array)):
+        elif not _is_single(dtype):
             hint = "Use numbers, text, booleans, dates or lists of text"
             raise DataError(f"column {column!r} of {name} has the unsupported type {dtype}", hint=hint)
     return changes
+
+
+def _is_single(dtype: Any) -> bool:
+    """Whether a cell of this type is one number, text, truth value, date or time."""
+    texts = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
+    return dtype.is_numeric() or dtype.is_temporal() or isinstance(dtype, texts)
 
 
 def _join_items(frame: pl.DataFrame, separator: str) -> pl.DataFrame:
