@@ -21,7 +21,15 @@ from kohort.errors import ConfigError, DataError
 from kohort.files import require_new, write_atomic
 from kohort.tables.calendar import far_dates, refuse_far_dates
 from kohort.tables.dialect import ReadingOptions
-from kohort.tables.memory import LIBRARIES, cell_bytes, require_address_space, require_memory
+from kohort.tables.memory import (
+    ARROW_HELD,
+    CELLS_HELD,
+    LIBRARIES,
+    TEXT_HELD,
+    cell_bytes,
+    require_address_space,
+    require_memory,
+)
 from kohort.tables.missing import Missing, complete_rows, complete_where, handle_missing, none_complete
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
@@ -375,7 +383,8 @@ def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:
     name = repr(str(source))
     try:
         require_memory(path.stat().st_size, name, hint=_SMALLER)
-        require_address_space(path.stat().st_size, name, reserved=LIBRARIES)
+        held = {"parquet": 1, "arrow": ARROW_HELD}.get(ENDINGS.get(path.suffix.lower(), ""), TEXT_HELD)
+        require_address_space(path.stat().st_size * held, name, reserved=LIBRARIES)
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"no file {name}", hint="Check the path") from None
@@ -403,7 +412,9 @@ def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
             if chosen == "parquet":
                 opened = pl.scan_parquet(stream)
                 rows = int(opened.select(pl.len()).collect().item())
-                require_memory(cell_bytes(opened.collect_schema(), rows), name, hint=_SMALLER)
+                cells = cell_bytes(opened.collect_schema(), rows)
+                require_memory(cells, name, hint=_SMALLER)
+                require_address_space(cells * CELLS_HELD, name, reserved=LIBRARIES)
                 stream.seek(0)
             return pl.read_parquet(stream) if chosen == "parquet" else pl.read_ipc(stream)
     except UNREADABLE:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -111,4 +111,5 @@ def quiet_reader() -> Iterator[None]:
             os.close(usual)
             if not failed:
                 held.seek(0)
-                os.write(STDERR, held.read())
+                with suppress(OSError):  # full, or nobody reads it
+                    os.write(STDERR, held.read())
