@@ -1,4 +1,4 @@
-"""A library that ends the process under a limit on addresses is exit 7 and one line; without a limit all is as usual."""
+"""A library that ends the process under a limit on addresses is exit 7 and one line; else nothing is different."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -174,7 +174,7 @@ def _of_system(error: BaseException) -> tuple[str, int] | None:
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError):
         said = "out of memory. Use fewer rows or sites"
-    elif isinstance(error, ImportError | OSError) and _has(error, NO_ROOM):
+    elif isinstance(error, ImportError | OSError) and any(_has(one, NO_ROOM) for one in _with_causes(error)):
         said = "too little memory to load a library. Free some memory, or raise ulimit -v"
     elif number in {errno.EMFILE, errno.ENFILE} or (isinstance(error, ImportError) and _has(error, NO_HANDLES)):
         said = "too many open files. Raise ulimit -n"
@@ -193,6 +193,13 @@ def _of_name(error: BaseException) -> tuple[str, int] | None:
         kind = type(error).__name__
         return f"a {kind} of a library was made an error. Unset PYTHONWARNINGS, and drop -W error", USAGE
     return None
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it was raised about: some libraries put the system's own words there alone."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _has(error: BaseException, words: Collection[str]) -> bool:

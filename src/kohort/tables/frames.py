@@ -8,7 +8,6 @@ whole or not at all, and an existing file is kept unless `force` is given. A fra
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,15 +20,8 @@ from kohort.errors import ConfigError, DataError
 from kohort.files import require_new, write_atomic
 from kohort.tables.calendar import far_dates, refuse_far_dates
 from kohort.tables.dialect import ReadingOptions
-from kohort.tables.memory import (
-    ARROW_HELD,
-    CELLS_HELD,
-    LIBRARIES,
-    TEXT_HELD,
-    cell_bytes,
-    require_address_space,
-    require_memory,
-)
+from kohort.tables.fetching import ENDINGS, SMALLER, Format, fetch, format_of
+from kohort.tables.memory import CELLS_HELD, LIBRARIES, cell_bytes, require_address_space, require_memory
 from kohort.tables.missing import Missing, complete_rows, complete_where, handle_missing, none_complete
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
@@ -37,6 +29,7 @@ from kohort.tables.text_types import NULL_MARKERS
 from kohort.tables.trial import quiet_reader, survives_reading, unknown_zones
 
 __all__ = [
+    "ENDINGS",
     "ITEM_SEPARATOR",
     "OTHER_ITEM_SEPARATOR",
     "FrameKind",
@@ -61,18 +54,7 @@ __all__ = [
     "write_table",
 ]
 
-Format = Literal["csv", "tsv", "parquet", "arrow"]
 ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR = ";", "|"
-ENDINGS: dict[str, Format] = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-}
-
 TEXT_ENDINGS = (".csv", ".tsv")
 
 
@@ -150,7 +132,7 @@ def read_source(
         DataError: The table is absent, empty, damaged, ragged or of an unsupported type.
     """
     chosen_options = options or ReadingOptions()
-    content, name, by_ending = _fetch(source)
+    content, name, by_ending = fetch(source)
     chosen = format or by_ending
     if not content:
         raise DataError(f"{name} is empty", hint="Give a table with a header and at least one row")
@@ -229,7 +211,7 @@ def write_table(
         DataError: An item holds the item separator and cannot be written as CSV.
     """
     target = Path(path)
-    chosen = _format_of(target, ConfigError)
+    chosen = format_of(target, ConfigError)
     require_new(target, force=force)
     buffer = io.BytesIO()
     if chosen == "parquet":
@@ -371,37 +353,6 @@ def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, chang
     return found
 
 
-_SMALLER = "Give fewer rows or columns, or more memory; check, gate and anonymize read large Parquet files in parts"
-
-
-def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:
-    if not isinstance(source, (str, Path)):
-        return source.read(), "the stream", "csv"
-    if str(source) == "-":
-        return sys.stdin.buffer.read(), "standard input", "csv"
-    path = Path(source)
-    name = repr(str(source))
-    try:
-        require_memory(path.stat().st_size, name, hint=_SMALLER)
-        held = {"parquet": 1, "arrow": ARROW_HELD}.get(ENDINGS.get(path.suffix.lower(), ""), TEXT_HELD)
-        require_address_space(path.stat().st_size * held, name, reserved=LIBRARIES)
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"no file {name}", hint="Check the path") from None
-    except IsADirectoryError:
-        raise DataError(f"{name} is a folder", hint="Name a table inside it") from None
-    except OSError as problem:
-        raise DataError(f"cannot open {name} ({type(problem).__name__})", hint="Check its permissions") from None
-    return content, name, _format_of(path, DataError)
-
-
-def _format_of(path: Path, error: type[ConfigError] | type[DataError]) -> Format:
-    found = ENDINGS.get(path.suffix.lower())
-    if found is None:
-        raise error(f"{str(path)!r} has no known ending", hint=f"Use one of {', '.join(ENDINGS)}")
-    return found
-
-
 def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
     kind: Literal["Parquet", "Arrow"] = "Parquet" if chosen == "parquet" else "Arrow"
     if not (lengths_agree(content) if chosen == "parquet" else survives_reading(content)):
@@ -413,7 +364,7 @@ def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
                 opened = pl.scan_parquet(stream)
                 rows = int(opened.select(pl.len()).collect().item())
                 cells = cell_bytes(opened.collect_schema(), rows)
-                require_memory(cells, name, hint=_SMALLER)
+                require_memory(cells, name, hint=SMALLER)
                 require_address_space(cells * CELLS_HELD, name, reserved=LIBRARIES)
                 stream.seek(0)
             return pl.read_parquet(stream) if chosen == "parquet" else pl.read_ipc(stream)
