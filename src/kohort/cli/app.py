@@ -24,9 +24,9 @@ import typer
 import typer.core
 
 from kohort.cli.common import say
+from kohort.cli.streams import OUTPUT, silence
 from kohort.errors import KohortError
 from kohort.files import OUT_OF_RESOURCES as USED_UP
-from kohort.streams import OUTPUT, silence
 
 __all__ = ["build", "run"]
 
@@ -60,7 +60,7 @@ def build(words: Collection[str] | None = None) -> typer.Typer:
     made.callback(invoke_without_command=True)(_global_options)
     package = importlib.import_module("kohort.cli")
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
-        if module.name in {"app", "common", "main"}:
+        if module.name in {"app", "common", "main", "native_aborts", "streams"}:
             continue
         register = getattr(importlib.import_module(f"kohort.cli.{module.name}"), "register", None)
         if register is not None:

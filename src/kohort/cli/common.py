@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kohort.cli.streams import ERRORS, silence
 from kohort.errors import ConfigError
-from kohort.streams import ERRORS, silence
 
 if TYPE_CHECKING:
     from polars import DataFrame

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from kohort.cli.native_aborts import in_child
+from kohort.cli.streams import file_handles, flush_messages, make_usable, write_message
 from kohort.collector import suit_one_job
 from kohort.interrupts import AtSafePlaces
-from kohort.native_aborts import in_child
-from kohort.streams import file_handles, flush_messages, make_usable, write_message
 
 __all__ = ["app", "main"]
 

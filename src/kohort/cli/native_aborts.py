@@ -22,7 +22,7 @@ from typing import IO, Final
 if sys.platform != "win32":
     import resource
 
-from kohort.streams import ERRORS, write_message
+from kohort.cli.streams import ERRORS, write_message
 
 __all__ = ["in_child"]
 

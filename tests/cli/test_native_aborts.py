@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit is on
 
 WORK = """
 import os, signal, sys, time
-from kohort.native_aborts import in_child
+from kohort.cli.native_aborts import in_child
 def aborted():
     os.write(2, b"too little memory\\n")
     return 7
