@@ -19,14 +19,23 @@ from kohort.errors import ConfigError, ResourceError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["FolderLock", "disk_errors", "remove_unfinished", "require_new", "write_atomic", "write_whole"]
+__all__ = [
+    "OUT_OF_RESOURCES",
+    "FolderLock",
+    "disk_errors",
+    "remove_unfinished",
+    "require_new",
+    "write_atomic",
+    "write_whole",
+]
 
 UNFINISHED = ".unfinished"
 """How the name of a file ends that is still being written; it begins with a dot."""
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _TAKEN = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
-_OUT_OF_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+OUT_OF_RESOURCES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EFBIG})
+"""Errors of the operating system that say that something is used up: space, a quota or file handles."""
 
 
 class FolderLock:
@@ -96,7 +105,7 @@ class disk_errors:  # noqa: N801 - used like a function; as a class it costs lit
         if not isinstance(error, OSError):
             return
         message = f"cannot write {self._path}: {os.strerror(error.errno or 0).lower()}"
-        if error.errno in _OUT_OF_RESOURCES:
+        if error.errno in OUT_OF_RESOURCES:
             raise ResourceError(message, hint="Free some space or choose another --out") from error
         raise ConfigError(message, hint="Choose another --out") from error
 

@@ -357,3 +357,32 @@ def test_without_others_the_questions_that_need_them_are_left_and_that_is_said(k
     assert "--control is for --audit" in err
     code, _, err = kohort_here("anonymize", table_file, *LEAKY, "--audit", tmp_path / "audit.json", "--out", "b.csv")
     assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--audit", "{file}/x.html"], "is no folder"),
+        (["--audit", "{here}"], "is a folder"),
+        (["--account", "{out}"], "the same file"),
+        (["--write-hierarchies", "{file}"], "is a file"),
+        (["--population", "9" * 23], "population"),
+    ],
+)
+def test_places_that_cannot_be_written_are_refused_before_the_release(
+    kohort_here, table_file, tmp_path, words, message
+):
+    out = tmp_path / "out.csv"
+    given = [word.format(file=table_file, here=tmp_path, out=out) for word in words]
+    roles = ("--quasi", "age", "--drop", "rest", "--k", "3")
+    code, _, said = kohort_here("anonymize", table_file, *roles, "--out", out, *given)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert message in said
+    assert not out.exists()
+
+
+def test_a_release_without_hierarchies_says_so(kohort_here, table_file, tmp_path):
+    words = ("--quasi", "age", "--drop", "rest", "--k", "3", "--write-hierarchies", tmp_path / "labels")
+    code, _, said = kohort_here("anonymize", table_file, *words, "--out", tmp_path / "out.csv")
+    assert code == 0
+    assert "no released label has a hierarchy" in said

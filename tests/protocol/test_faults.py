@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import polars as pl
 import pytest
 
 from kohort.errors import SiteError
+from kohort.protocol.faults import Byzantine, ByzantineSite
 from kohort.protocol.plan.approved import TrainSection
+from kohort.rng import Streams
 from kohort.rounds.selection import select_sites
 from kohort.runs.config import load_plan
 from kohort.runs.run import Outcome, run
@@ -111,3 +114,11 @@ def test_selection_takes_the_share_it_was_told() -> None:
 def test_a_poisson_round_without_sites_passes() -> None:
     found = outcome(select="poisson", fraction=0.02)
     assert found.rounds == 40
+
+
+def test_a_lie_beyond_the_largest_number_is_told_without_a_warning() -> None:
+    liar = ByzantineSite(Byzantine(scale=1e308), Streams.seeded(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lied = liar.distort(np.ones(3, np.float32), np.zeros(3, np.float32), 1)
+    assert lied.dtype == np.float32

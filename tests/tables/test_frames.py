@@ -7,9 +7,11 @@ from pathlib import Path
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow.feather import write_feather
 from tests.support.examples import examples
 
 from kohort.errors import ConfigError, DataError, ResourceError
@@ -22,6 +24,7 @@ from kohort.tables.frames import (
     to_native,
     write_table,
 )
+from kohort.tables.scanning import scan_parquet
 
 FRAME = pl.DataFrame(
     {
@@ -163,6 +166,36 @@ def test_unsupported_types_are_named(tmp_path: Path) -> None:
     pl.DataFrame({"s": [{"a": 1}]}).write_parquet(path)
     with pytest.raises(DataError, match=r"'s'.*unsupported type"):
         read_table(path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([[{"a": 1}]]),
+        pl.Series([[[1]]]),
+        pl.Series([[b"x"]]),
+        *([pl.from_arrow(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())))]),
+    ],
+    ids=["structs", "lists", "bytes", "map"],
+)
+def test_lists_of_anything_but_single_values_are_unsupported(column: pl.Series) -> None:
+    with pytest.raises(DataError, match="column 'visits' of the frame has the unsupported type"):
+        from_native(column.alias("visits").to_frame())
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+def test_an_unknown_time_zone_is_named_and_is_no_damage(
+    ending: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"people{ending}"
+    table = pa.table({"seen": pa.array([0, 1], pa.timestamp("us", "Mars/Base")), "age": [1, 2]})
+    pq.write_table(table, path) if ending == ".parquet" else write_feather(table, str(path), compression="uncompressed")
+    for read in (read_table, lambda one: scan_parquet(str(one))) if ending == ".parquet" else (read_table,):
+        with pytest.raises(DataError, match="a time zone that is not known here") as caught:
+            read(path)
+        assert "column 'seen'" in str(caught.value)
+        assert "Europe/Rome" in caught.value.hint
+    assert capfd.readouterr() == ("", "")
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,7 @@ def anonymize(
     else:
         read.check_relational_options(algorithm, m=m)
     require_new(out, force=force)
+    read.check_places(out, audit=audit, account=account, hierarchies=write_hierarchies)
     _check_audit(audit, control, force=force)
     asked: dict[str, Any] = {}
     if not declared.items:
@@ -457,6 +458,8 @@ def _hierarchies_of(made: Anonymised | KKmResult, sets: tuple[str, ...]) -> dict
 
 
 def _write_hierarchies(written: Mapping[str, Hierarchy], folder: Path, *, force: bool) -> None:
+    if not written:
+        say(f"note: no released label has a hierarchy, so nothing is written to {folder}")
     for name, hierarchy in written.items():
         hierarchy.write(folder / f"{name}.csv", force=force)
 

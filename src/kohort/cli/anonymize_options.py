@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kohort.cli.common import names
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_item_options",
+    "check_places",
     "check_relational_options",
     "check_rule",
     "column_numbers",
@@ -28,6 +31,7 @@ __all__ = [
     "with_own",
 ]
 
+LARGEST_POPULATION = 10**12
 KEEP_EXACT: Mapping[str, bool | str] = {"yes": True, "no": False, "thesis": "thesis"}
 
 
@@ -38,6 +42,47 @@ def keep_exact(text: str) -> bool | str:
     if text not in KEEP_EXACT:
         raise ConfigError(f"unknown --keep-exact {text!r}", hint=nearest(text, KEEP_EXACT))
     return KEEP_EXACT[text]
+
+
+def check_places(out: Path, *, audit: Path | None, account: Path | None, hierarchies: Path | None) -> None:
+    """Refuse places of output that are the same, or that cannot be written, before anything is.
+
+    Args:
+        out: Where the release goes.
+        audit: Where what attacks found goes.
+        account: The account of releases.
+        hierarchies: The folder of hierarchies.
+
+    Raises:
+        ConfigError: Two of them are one file, or one cannot be written.
+    """
+    from kohort.errors import ConfigError
+
+    given = {"--out": out, "--audit": audit, "--account": account, "--write-hierarchies": hierarchies}
+    places: dict[Path, str] = {}
+    for option, path in given.items():
+        if path is None:
+            continue
+        first = places.setdefault(path.resolve(), option)
+        if first != option:
+            raise ConfigError(f"{first} and {option} are the same file {path}", hint="Name two files")
+        _check_place(option, path, is_folder=option == "--write-hierarchies")
+
+
+def _check_place(option: str, path: Path, *, is_folder: bool) -> None:
+    """Refuse a path that cannot become a file, or a folder."""
+    from kohort.errors import ConfigError
+    from kohort.files import disk_errors
+
+    with disk_errors(path):
+        exists = path.exists()
+        there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if exists and path.is_dir() != is_folder:
+        raise ConfigError(f"{option} {path} is a {'file' if is_folder else 'folder'}", hint="Name another place")
+    if not exists and not there.is_dir():
+        raise ConfigError(f"cannot write {path}: {there} is no folder", hint=f"Choose another {option}")
+    if not os.access(there, os.W_OK):
+        raise ConfigError(f"cannot write {path}: permission denied", hint=f"Choose another {option}")
 
 
 def check_rule(k: int, l: float, t: float) -> None:  # noqa: E741
@@ -175,11 +220,17 @@ def population_of(text: str | None, quasi: tuple[str, ...]) -> Any:
         The number, the quasi-identifiers of the table, or None.
 
     Raises:
+        ConfigError: The number is larger than any population.
         DataError: The table cannot be read or lacks a column.
     """
-    if text is None or text.isdigit():
-        return None if text is None else int(text)
-    from kohort.errors import DataError, nearest_column
+    from kohort.errors import ConfigError, DataError, nearest_column
+
+    if text is None:
+        return None
+    if text.isdigit():
+        if int(text) > LARGEST_POPULATION:
+            raise ConfigError(f"the population is above {LARGEST_POPULATION:,}", hint="Give the number of its persons")
+        return int(text)
     from kohort.tables.prepared import Declared, prepare
 
     frame = prepare(text, Declared(quasi=quasi, drop=("rest",))).frame

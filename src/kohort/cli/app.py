@@ -7,6 +7,7 @@ the commands, so that `kohort --help` starts fast.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import pkgutil
@@ -14,7 +15,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,16 @@ import typer
 import typer.core
 
 from kohort.cli.common import say
+from kohort.cli.streams import OUTPUT, silence
 from kohort.errors import KohortError
+from kohort.files import OUT_OF_RESOURCES as USED_UP
 
 __all__ = ["build", "run"]
 
 INTERRUPTED, OUT_OF_RESOURCES, USAGE, BUG = 130, 7, 2, 1
+NO_ROOM = ("allocate memory", "failed to map segment", "out of memory")
+"""What the loaders of Linux and macOS say where a native library does not fit into memory."""
+NO_HANDLES = ("too many open files",)
 _COMPLETES = "_KOHORT_COMPLETE"  # a shell sets it to ask for what a line may go on with
 
 
@@ -54,7 +60,7 @@ def build(words: Collection[str] | None = None) -> typer.Typer:
     made.callback(invoke_without_command=True)(_global_options)
     package = importlib.import_module("kohort.cli")
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
-        if module.name in {"app", "common", "main"}:
+        if module.name in {"app", "common", "main", "native_aborts", "streams"}:
             continue
         register = getattr(importlib.import_module(f"kohort.cli.{module.name}"), "register", None)
         if register is not None:
@@ -114,10 +120,10 @@ def run(*, interrupted: Callable[[], bool] = lambda: False) -> int:
         if code == INTERRUPTED:  # typer turns an interrupt into an exit code, and says nothing
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except BaseException as error:  # native libraries have errors that are no Exception
+        if _nobody_reads(error):
+            silence(OUTPUT)
+            return 0
         if isinstance(error, SystemExit):
             raise
         if debug:
@@ -125,7 +131,25 @@ def run(*, interrupted: Callable[[], bool] = lambda: False) -> int:
         is_known = isinstance(error, (KohortError, click.ClickException))
         message, code = _said(KeyboardInterrupt() if interrupted() and not is_known else error)
         say(f"kohort: {message}")
+        _leave_output()
         return code
+
+
+def _nobody_reads(error: BaseException) -> bool:
+    """Whether what is printed goes nowhere any more, as in `kohort schema | head -1`.
+
+    click and rich turn that into an exit code of their own.
+    """
+    wrapped = error.__context__ if isinstance(error, SystemExit) else error
+    return isinstance(wrapped, OSError) and wrapped.errno == errno.EPIPE
+
+
+def _leave_output() -> None:
+    """Write what was printed before an error, or drop it, so that Python does not fail over it when it ends."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        silence(OUTPUT)
 
 
 def _said(error: BaseException) -> tuple[str, int]:
@@ -139,17 +163,47 @@ def _said(error: BaseException) -> tuple[str, int]:
             return _unknown_option(error), USAGE
         case click.ClickException():
             return _said_once(error.format_message()), USAGE
-        case MemoryError():
-            return "out of memory. Use fewer rows or sites", OUT_OF_RESOURCES
-        case ImportError() if _no_room(error):
-            return "too little memory to load a library. Free some memory, or raise ulimit -v", OUT_OF_RESOURCES
         case _:
-            return f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG
+            bug = f"a bug in kohort ({type(error).__name__}). Run again with --debug and report it", BUG
+            return _of_system(error) or _of_name(error) or bug
 
 
-def _no_room(error: ImportError) -> bool:
-    """Whether a native library did not fit into memory, in the words of the loaders of Linux and macOS."""
-    return any(words in str(error).lower() for words in ("allocate memory", "failed to map segment", "out of memory"))
+def _of_system(error: BaseException) -> tuple[str, int] | None:
+    """What is said where memory, space or file handles are used up; None for other errors."""
+    said = None
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        said = "out of memory. Use fewer rows or sites"
+    elif isinstance(error, ImportError | OSError) and any(_has(one, NO_ROOM) for one in _with_causes(error)):
+        said = "too little memory to load a library. Free some memory, or raise ulimit -v"
+    elif number in {errno.EMFILE, errno.ENFILE} or (isinstance(error, ImportError) and _has(error, NO_HANDLES)):
+        said = "too many open files. Raise ulimit -n"
+    elif number in USED_UP:
+        said = f"cannot write: {os.strerror(number or 0).lower()}. Free some space"
+    return None if said is None else (said, OUT_OF_RESOURCES)
+
+
+def _of_name(error: BaseException) -> tuple[str, int] | None:
+    """What is said of names that are none for the system, and of warnings that settings made errors."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return "the name of a file is too long. Use at most 255 bytes", USAGE
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return "the name of a file holds a NUL character. Leave it out", USAGE
+    if isinstance(error, Warning):
+        kind = type(error).__name__
+        return f"a {kind} of a library was made an error. Unset PYTHONWARNINGS, and drop -W error", USAGE
+    return None
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it was raised about: some libraries put the system's own words there alone."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _has(error: BaseException, words: Collection[str]) -> bool:
+    return any(word in str(error).lower() for word in words)
 
 
 def _said_once(message: str) -> str:

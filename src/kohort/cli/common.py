@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kohort.cli.streams import ERRORS, silence
 from kohort.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -179,8 +180,11 @@ def checked_model(where: Path, cluster: str | None = None, site: str | None = No
 
 
 def say(message: str) -> None:
-    """Print one plain line on stderr."""
-    typer.echo(message, err=True)
+    """Print one plain line on stderr; where it cannot be printed, the work goes on without."""
+    try:
+        typer.echo(message, err=True)
+    except (OSError, ValueError):  # full, or nobody reads it
+        silence(ERRORS)
 
 
 def names(text: str | Sequence[str] | None) -> tuple[str, ...]:

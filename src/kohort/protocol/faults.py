@@ -72,7 +72,8 @@ class ByzantineSite:
                 lie = np.zeros(sent.shape)
             case "nan":
                 lie = np.full(sent.shape, np.nan)
-        lied: NDArray[Any] = lie.astype(sent.dtype)
+        with np.errstate(over="ignore"):  # a lie may be larger than the type of honest weights holds
+            lied: NDArray[Any] = lie.astype(sent.dtype)
         return lied
 
 

@@ -204,6 +204,8 @@ class _Layout:
     @classmethod
     def of(cls, opened: Sequence[Dataset], frame: pl.DataFrame, target: str, task: TargetTask) -> _Layout:
         answered = frame[target].drop_nulls()
+        if answered.is_empty():
+            raise DataError(f"column {target!r} has no values to predict", hint="Name another one with --target")
         rarest = int(answered.value_counts()["count"].min()) if task.task == "classification" else len(answered)  # type: ignore[arg-type]
         if len(opened) > 1:
             least = min(len(one.frame[target].drop_nulls()) for one in opened if target in one.frame.columns)

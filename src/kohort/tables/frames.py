@@ -8,7 +8,6 @@ whole or not at all, and an existing file is kept unless `force` is given. A fra
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,15 +18,18 @@ import polars as pl
 
 from kohort.errors import ConfigError, DataError
 from kohort.files import require_new, write_atomic
+from kohort.tables.calendar import far_dates, refuse_far_dates
 from kohort.tables.dialect import ReadingOptions
-from kohort.tables.memory import LIBRARIES, cell_bytes, require_address_space, require_memory
+from kohort.tables.fetching import ENDINGS, SMALLER, Format, fetch, format_of
+from kohort.tables.memory import CELLS_HELD, LIBRARIES, cell_bytes, require_address_space, require_memory
 from kohort.tables.missing import Missing, complete_rows, complete_where, handle_missing, none_complete
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE, declare_missing, parse_text
 from kohort.tables.text_types import NULL_MARKERS
-from kohort.tables.trial import quiet_reader, survives_reading
+from kohort.tables.trial import quiet_reader, survives_reading, unknown_zones
 
 __all__ = [
+    "ENDINGS",
     "ITEM_SEPARATOR",
     "OTHER_ITEM_SEPARATOR",
     "FrameKind",
@@ -41,6 +43,7 @@ __all__ = [
     "in_value_order",
     "like_input",
     "none_complete",
+    "not_readable",
     "order_tells",
     "plain_types",
     "read_source",
@@ -51,18 +54,7 @@ __all__ = [
     "write_table",
 ]
 
-Format = Literal["csv", "tsv", "parquet", "arrow"]
 ITEM_SEPARATOR, OTHER_ITEM_SEPARATOR = ";", "|"
-ENDINGS: dict[str, Format] = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-}
-
 TEXT_ENDINGS = (".csv", ".tsv")
 
 
@@ -140,7 +132,7 @@ def read_source(
         DataError: The table is absent, empty, damaged, ragged or of an unsupported type.
     """
     chosen_options = options or ReadingOptions()
-    content, name, by_ending = _fetch(source)
+    content, name, by_ending = fetch(source)
     chosen = format or by_ending
     if not content:
         raise DataError(f"{name} is empty", hint="Give a table with a header and at least one row")
@@ -154,7 +146,7 @@ def read_source(
         frame = _parse_binary(content, name, chosen)
     if frame.height == 0 or frame.width == 0:
         raise DataError(f"{name} has a header but no rows", hint="Give a table with at least one row")
-    plain = check_finite(frame.with_columns(plain_types(frame.schema, name)), name)
+    plain = _plain(frame, name)
     if chosen_options.null_values:
         plain, _ = declare_missing(plain, chosen_options)
     return TableRead(frame=plain, texts=texts, notes=notes)
@@ -219,7 +211,7 @@ def write_table(
         DataError: An item holds the item separator and cannot be written as CSV.
     """
     target = Path(path)
-    chosen = _format_of(target, ConfigError)
+    chosen = format_of(target, ConfigError)
     require_new(target, force=force)
     buffer = io.BytesIO()
     if chosen == "parquet":
@@ -265,8 +257,10 @@ def from_native(frame: Any) -> tuple[pl.DataFrame, FrameKind]:
     return _plain(inner), kind
 
 
-def _plain(frame: pl.DataFrame) -> pl.DataFrame:
-    return check_finite(frame.with_columns(plain_types(frame.schema, "the frame")), "the frame")
+def _plain(frame: pl.DataFrame, name: str = "the frame") -> pl.DataFrame:
+    changes = plain_types(frame.schema, name)
+    refuse_far_dates(frame.select(far_dates(frame.schema)), name)
+    return check_finite(frame.with_columns(changes), name)
 
 
 def to_native(frame: pl.DataFrame, kind: FrameKind) -> Any:
@@ -359,53 +353,43 @@ def like_input(made: pl.DataFrame, given: Any, kind: FrameKind, rows: Any, chang
     return found
 
 
-_SMALLER = "Give fewer rows or columns, or more memory; check, gate and anonymize read large Parquet files in parts"
-
-
-def _fetch(source: str | Path | IO[bytes]) -> tuple[bytes, str, Format]:
-    if not isinstance(source, (str, Path)):
-        return source.read(), "the stream", "csv"
-    if str(source) == "-":
-        return sys.stdin.buffer.read(), "standard input", "csv"
-    path = Path(source)
-    name = repr(str(source))
-    try:
-        require_memory(path.stat().st_size, name, hint=_SMALLER)
-        require_address_space(path.stat().st_size, name, reserved=LIBRARIES)
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"no file {name}", hint="Check the path") from None
-    except IsADirectoryError:
-        raise DataError(f"{name} is a folder", hint="Name a table inside it") from None
-    except OSError as problem:
-        raise DataError(f"cannot open {name} ({type(problem).__name__})", hint="Check its permissions") from None
-    return content, name, _format_of(path, DataError)
-
-
-def _format_of(path: Path, error: type[ConfigError] | type[DataError]) -> Format:
-    found = ENDINGS.get(path.suffix.lower())
-    if found is None:
-        raise error(f"{str(path)!r} has no known ending", hint=f"Use one of {', '.join(ENDINGS)}")
-    return found
-
-
 def _parse_binary(content: bytes, name: str, chosen: Format) -> pl.DataFrame:
-    kind = "Parquet" if chosen == "parquet" else "Arrow"
-    hint = "It is truncated, damaged or of another kind: write or copy it again"
-    problem = DataError(f"{name} is not a readable {kind} file", hint=hint)
+    kind: Literal["Parquet", "Arrow"] = "Parquet" if chosen == "parquet" else "Arrow"
     if not (lengths_agree(content) if chosen == "parquet" else survives_reading(content)):
-        raise problem
+        raise not_readable(content, name, kind)
     try:
         stream = io.BytesIO(content)
         with quiet_reader():
             if chosen == "parquet":
                 opened = pl.scan_parquet(stream)
                 rows = int(opened.select(pl.len()).collect().item())
-                require_memory(cell_bytes(opened.collect_schema(), rows), name, hint=_SMALLER)
+                cells = cell_bytes(opened.collect_schema(), rows)
+                require_memory(cells, name, hint=SMALLER)
+                require_address_space(cells * CELLS_HELD, name, reserved=LIBRARIES)
                 stream.seek(0)
             return pl.read_parquet(stream) if chosen == "parquet" else pl.read_ipc(stream)
     except UNREADABLE:
-        raise problem from None
+        raise not_readable(content, name, kind) from None
+
+
+def not_readable(source: bytes | Path, name: str, kind: Literal["Parquet", "Arrow"]) -> DataError:
+    """What is wrong with a file that the native reader refused.
+
+    Args:
+        source: The bytes of the file, or its path.
+        name: What errors call it.
+        kind: Its format.
+
+    Returns:
+        An error that names the columns of an unknown time zone, or says that the file is damaged.
+    """
+    zones = unknown_zones(source, kind.lower())
+    if zones:
+        columns = ", ".join(repr(column) for column in zones)
+        hint = "Convert it to UTC, or to a named zone such as Europe/Rome"
+        return DataError(f"a time zone that is not known here is in {name}: column {columns}", hint=hint)
+    hint = "It is truncated, damaged or of another kind: write or copy it again"
+    return DataError(f"{name} is not a readable {kind} file", hint=hint)
 
 
 def plain_types(schema: Mapping[str, pl.DataType], name: str) -> list[pl.Expr]:
@@ -431,12 +415,18 @@ def plain_types(schema: Mapping[str, pl.DataType], name: str) -> list[pl.Expr]:
             changes.append(pl.col(column).dt.total_microseconds() / 1e6)
         elif isinstance(dtype, pl.Time):
             changes.append(pl.col(column).cast(pl.Int64) / 1e9)
-        elif isinstance(dtype, pl.List):
+        elif isinstance(dtype, pl.List) and _is_single(dtype.inner):
             changes.append(pl.col(column).cast(pl.List(pl.String)))
-        elif isinstance(dtype, (pl.Struct, pl.Binary, pl.Object, pl.Array)):
+        elif not _is_single(dtype):
             hint = "Use numbers, text, booleans, dates or lists of text"
             raise DataError(f"column {column!r} of {name} has the unsupported type {dtype}", hint=hint)
     return changes
+
+
+def _is_single(dtype: Any) -> bool:
+    """Whether a cell of this type is one number, text, truth value, date or time."""
+    texts = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
+    return dtype.is_numeric() or dtype.is_temporal() or isinstance(dtype, texts)
 
 
 def _join_items(frame: pl.DataFrame, separator: str) -> pl.DataFrame:

@@ -14,7 +14,8 @@ from pathlib import Path
 import polars as pl
 
 from kohort.errors import DataError
-from kohort.tables.frames import ENDINGS, plain_types, refuse_infinite
+from kohort.tables.calendar import far_dates, refuse_far_dates
+from kohort.tables.frames import ENDINGS, not_readable, plain_types, refuse_infinite
 from kohort.tables.memory import require_address_space
 from kohort.tables.parquet_pages import lengths_agree
 from kohort.tables.reading import UNREADABLE
@@ -48,22 +49,26 @@ def scan_parquet(source: str) -> pl.LazyFrame:
         The table, of the types that `kohort.tables.frames.read_table` gives.
 
     Raises:
-        DataError: The file is damaged or empty, or has columns of unsupported types or infinite numbers.
+        DataError: The file is damaged or empty, or has columns of unsupported types, infinite numbers or dates outside
+            the years 1 to 9999.
         ResourceError: A limit on addresses is too low for the reader.
     """
     require_address_space(Path(source).stat().st_size, repr(source))
     with readable(source):
         try:
             if not lengths_agree(Path(source)):
-                raise _damaged(source)
+                raise not_readable(Path(source), repr(source), "Parquet")
             scanned = pl.scan_parquet(source)
             schema = scanned.collect_schema()
             rows = int(scanned.select(pl.len()).collect().item())
         except UNREADABLE:
-            raise _damaged(source) from None
+            raise not_readable(Path(source), repr(source), "Parquet") from None
         if rows == 0 or not schema:
             raise DataError(f"{source!r} has a header but no rows", hint="Give a table with at least one row")
         plain = scanned.with_columns(plain_types(schema, repr(source)))
+        dates = far_dates(schema)
+        if dates:
+            refuse_far_dates(scanned.select(dates).collect(engine="streaming"), repr(source))
         floats = [name for name, dtype in plain.collect_schema().items() if dtype.is_float()]
         if not floats:
             return plain
@@ -108,9 +113,4 @@ def readable(source: str) -> Iterator[None]:
         with quiet_reader():
             yield
     except READER_ERRORS:
-        raise _damaged(source) from None
-
-
-def _damaged(source: str) -> DataError:
-    hint = "It is truncated, damaged or of another kind: write or copy it again"
-    return DataError(f"{source!r} is not a readable Parquet file", hint=hint)
+        raise not_readable(Path(source), repr(source), "Parquet") from None

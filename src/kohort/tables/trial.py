@@ -8,17 +8,19 @@ ones still make the reader print a trace of its own, past Python: `quiet_reader`
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import polars as pl
 
-__all__ = ["READER_ERRORS", "quiet_reader", "survives_reading"]
+__all__ = ["READER_ERRORS", "quiet_reader", "survives_reading", "unknown_zones"]
 
 # A Rust panic reaches Python as a BaseException; on a damaged file it is a fact about the file.
 READER_ERRORS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -31,6 +33,14 @@ try:
     pl.read_ipc(io.BytesIO(sys.stdin.buffer.read()))
 except BaseException:
     sys.exit(3)
+"""
+
+_ZONES: Final = """
+import io, json, sys
+import polars as pl
+where, read = sys.argv[1], {"parquet": pl.read_parquet_schema, "arrow": pl.read_ipc_schema}[sys.argv[2]]
+schema = read(io.BytesIO(sys.stdin.buffer.read()) if where == "-" else where)
+print(json.dumps({name: kind.time_zone for name, kind in schema.items() if isinstance(kind, pl.Datetime)}))
 """
 
 
@@ -48,9 +58,40 @@ def survives_reading(content: bytes) -> bool:
     return done.returncode == 0
 
 
+def unknown_zones(source: bytes | Path, kind: str) -> tuple[str, ...]:
+    """The columns of a file whose time zones the native reader does not know, which it takes for damage.
+
+    Args:
+        source: The bytes of the file, or its path.
+        kind: "parquet" or "arrow".
+
+    Returns:
+        Their names; none where the file is damaged indeed.
+    """
+    given, where = (source, "-") if isinstance(source, bytes) else (b"", str(source))
+    done = subprocess.run(
+        [sys.executable, "-c", _ZONES, where, kind],
+        input=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "POLARS_IGNORE_TIMEZONE_PARSE_ERROR": "1"},
+        check=False,
+    )
+    zones = json.loads(done.stdout) if done.returncode == 0 else {}
+    return tuple(name for name, zone in zones.items() if zone is not None and not _knows(zone))
+
+
+def _knows(zone: str) -> bool:
+    try:
+        pl.Series([], dtype=pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
+    except READER_ERRORS:
+        return False
+    return True
+
+
 @contextmanager
 def quiet_reader() -> Iterator[None]:
-    """Keep back what the native reader prints; it is shown afterwards unless the reader failed, for it may hold cells.
+    """Keep back what the native reader prints; it is shown afterwards unless the block failed, for it may hold cells.
 
     The process's standard error is held back as a whole, so nothing else should speak meanwhile.
     """
@@ -61,7 +102,7 @@ def quiet_reader() -> Iterator[None]:
         failed = False
         try:
             yield
-        except READER_ERRORS:
+        except BaseException:  # the reader's own error may have been replaced by one of ours on the way
             failed = True
             raise
         finally:
@@ -70,4 +111,5 @@ def quiet_reader() -> Iterator[None]:
             os.close(usual)
             if not failed:
                 held.seek(0)
-                os.write(STDERR, held.read())
+                with suppress(OSError):  # full, or nobody reads it
+                    os.write(STDERR, held.read())

@@ -229,3 +229,23 @@ def test_columns_that_are_not_there_are_named(tmp_path) -> None:
     ):
         with pytest.raises(DataError, match="no column 'agee'"):
             gate_table(str(tmp_path / "in.parquet"), rule="k-anonymity", k=1, **more)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".arrow"])
+def test_where_one_part_cannot_be_written_neither_is(tmp_path: Path, ending: str) -> None:
+    source = tmp_path / "in.csv"
+    pl.DataFrame({"age": [1, 1, 1, 2], "ill": ["yes", "no", "no", "yes"]}).write_csv(source)
+    blocked = tmp_path / "no folder"
+    blocked.write_text("")
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(ConfigError, match="cannot write"):
+        gate_table(
+            str(source),
+            quasi=["age"],
+            rule="k-anonymity",
+            k=2,
+            out_shared=out / f"a{ending}",
+            out_kept=blocked / "b.csv",
+        )
+    assert list(out.iterdir()) == []

@@ -304,3 +304,8 @@ def test_the_version_of_a_key_is_that_of_the_files_of_functions_from_outside(mon
     del home.__file__
     with pytest.raises(ConfigError, match="the file of the key function 'outside' cannot be found"):
         key_version(key)
+
+
+def test_a_mask_longer_than_any_text_is_an_error_of_the_option() -> None:
+    with pytest.raises(ConfigError, match="a mask keeps at most"):
+        group_keys(pl.DataFrame({"zip": ["1145"]}), ["zip"], key="mask:zip=99999999999999999999")

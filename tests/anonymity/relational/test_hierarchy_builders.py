@@ -16,6 +16,7 @@ from kohort.anonymity.relational.hierarchy_builders import (
     mask_hierarchy,
     suppression_hierarchy,
 )
+from kohort.anonymity.relational.public_grid import grid_step
 from kohort.errors import DataError
 from kohort.tables.hierarchy import Hierarchy
 
@@ -83,3 +84,10 @@ def test_the_kind_of_a_column_decides(tmp_path):
     for name, hierarchy in found.items():
         hierarchy.write(tmp_path / f"{name}.csv")
         assert Hierarchy.read(tmp_path / f"{name}.csv") == hierarchy
+
+
+def test_numbers_so_small_that_their_range_has_no_parts_are_one_interval():
+    """The range of the smallest numbers there are, divided, is zero."""
+    values = [5e-324 * number for number in range(5)]
+    assert {chain[1:] for chain in interval_hierarchy("dose", values).chains} == {("*",)}
+    assert grid_step(values, whole=False) == 0.0

@@ -135,10 +135,8 @@ def gate_table(
             indirect=known,
             notes=(*opened.notes, *missing_code_lines(table, [*quasi, *shared], known=opened.known)),
         )
-        if out_shared is not None:
-            _write(opened, shared, passes, out_shared, force=force)
-        if out_kept is not None:
-            _write(opened, names, ~passes if complete is None else complete & ~passes, out_kept, force=force)
+        kept = ~passes if complete is None else complete & ~passes
+        _write_all(opened, [(out_shared, shared, passes), (out_kept, names, kept)])
     return found
 
 
@@ -311,24 +309,36 @@ def _parts(table: pl.LazyFrame, wanted: Mask) -> Iterator[pl.DataFrame]:
         yield table.slice(start, PART_ROWS).collect().filter(pl.Series(wanted[start : start + PART_ROWS]))
 
 
-def _write(opened: _Opened, columns: Sequence[str], wanted: Mask, path: Path, *, force: bool) -> None:
-    table = opened.table.select(columns)
-    if ENDINGS[path.suffix.lower()] != "parquet":
-        if path.suffix.lower() in TEXT_ENDINGS and opened.texts is not None and opened.typed is not None:
-            whole = pl.concat(_parts(opened.table.select(*columns, ROW), wanted))
-            write_table(restore_texts(whole, opened.texts, opened.typed), path, force=force)
-        else:
-            write_table(pl.concat(_parts(table, wanted)), path, force=force)
-        return
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as made:
-            temporary = Path(made.name)
-        try:
-            write_parts(lambda: _parts(table, wanted), table.collect_schema(), temporary)
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
+def _write_all(opened: _Opened, parts: Sequence[tuple[Path | None, Sequence[str], Mask]]) -> None:
+    """Write parts of a table, all of them or none: files are complete under other names before one gets its own."""
+    wanted = [(path, columns, rows) for path, columns, rows in parts if path is not None]
+    made: list[tuple[Path, Path]] = []
+    try:
+        for path, columns, rows in wanted:
+            with disk_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.NamedTemporaryFile(
+                    prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent, delete=False
+                ) as file:
+                    made.append((Path(file.name), path))
+                _write(opened, columns, rows, Path(file.name))
+        for temporary, path in made:
+            with disk_errors(path):
+                temporary.chmod(0o644)
+                temporary.replace(path)
+    except BaseException:
+        for temporary, _ in made:
             with suppress(OSError):
                 temporary.unlink()
-            raise
+        raise
+
+
+def _write(opened: _Opened, columns: Sequence[str], wanted: Mask, path: Path) -> None:
+    table = opened.table.select(columns)
+    if ENDINGS[path.suffix.lower()] == "parquet":
+        write_parts(lambda: _parts(table, wanted), table.collect_schema(), path)
+    elif path.suffix.lower() in TEXT_ENDINGS and opened.texts is not None and opened.typed is not None:
+        whole = pl.concat(_parts(opened.table.select(*columns, ROW), wanted))
+        write_table(restore_texts(whole, opened.texts, opened.typed), path, force=True)
+    else:
+        write_table(pl.concat(_parts(table, wanted)), path, force=True)

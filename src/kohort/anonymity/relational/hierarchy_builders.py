@@ -24,6 +24,7 @@ from itertools import pairwise
 
 import polars as pl
 
+from kohort.anonymity.relational.public_grid import SMALLEST_RANGE
 from kohort.errors import ConfigError, DataError
 from kohort.tables.cells import canonical_text
 from kohort.tables.hierarchy import ROOT_LABEL, Hierarchy
@@ -279,7 +280,7 @@ def _by_kind(column: pl.Series, bounds: tuple[float, float] | None) -> Hierarchy
 
 
 def _widths(extent: float, first: float | None) -> list[float]:
-    if extent <= 0:
+    if extent < SMALLEST_RANGE:
         return []
     if first is not None and first <= 0:
         raise DataError("the width of an interval is not above 0", hint="Give a width above 0")

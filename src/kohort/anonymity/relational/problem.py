@@ -11,6 +11,7 @@ a `Partition` every row is in exactly one class, and classes are numbered withou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -250,7 +251,8 @@ def code_table(
 
     Raises:
         ConfigError: No quasi-identifier is named.
-        DataError: The table has no rows, lacks a column, a column holds lists, or an order lacks a value.
+        DataError: The table has no rows, lacks a column, a column holds lists or numbers without a finite range, or an
+            order lacks a value.
     """
     names = tuple(dict.fromkeys(quasi))
     if not names:
@@ -302,7 +304,10 @@ def _code_number(column: pl.Series) -> tuple[CodedColumn, NDArray[Any]]:
     missing = column.null_count() > 0
     present = known.drop_nulls() if missing else known
     floats = (present if present.dtype.is_numeric() else present.to_physical()).cast(pl.Float64).to_numpy()
-    extent = float(floats[-1] - floats[0]) if len(floats) else 0.0
+    extent = float(floats[-1]) - float(floats[0]) if len(floats) else 0.0
+    if not math.isfinite(extent):
+        hint = "Correct its largest and smallest values, or drop it"
+        raise DataError(f"the numbers of column {column.name!r} are too far apart to be compared", hint=hint)
     points = (floats - floats[0]) / (extent or 1.0) if len(floats) else floats
     if missing:
         points = np.concatenate(([NULL_POINT], points))

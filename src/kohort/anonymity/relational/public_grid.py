@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-__all__ = ["grid_step", "on_grid"]
+__all__ = ["SMALLEST_RANGE", "grid_step", "on_grid"]
 
+SMALLEST_RANGE = 1e-300
+"""Numbers whose range is smaller count as one: a part of it would be no number with all its digits."""
 GRID_STEPS = 100
 """About how many steps of the public grid the range of a number has."""
 
@@ -27,7 +29,7 @@ def grid_step(values: Sequence[float], *, whole: bool) -> float:
         10.0
     """
     extent = max(values, default=0.0) - min(values, default=0.0)
-    if not extent > 0 or not math.isfinite(extent):
+    if not extent >= SMALLEST_RANGE or not math.isfinite(extent):
         return 0.0
     power = 10.0 ** math.floor(math.log10(extent / GRID_STEPS))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= extent / GRID_STEPS * (1 - 1e-9))

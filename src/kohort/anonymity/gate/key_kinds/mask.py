@@ -13,12 +13,16 @@ from kohort.tables.domain import category_text
 
 __all__ = ["KEY"]
 
+LONGEST = 1_000_000
+
 
 def _make(argument: str) -> KeyFunction:
     name, _, kept = argument.rpartition("=")
     if not name or not (kept.isascii() and kept.isdigit()):
         raise ConfigError("the key function 'mask' needs a column and a length", hint="Write mask:COLUMN=3")
     length = int(kept)
+    if length > LONGEST:
+        raise ConfigError(f"a mask keeps at most {LONGEST:,} characters", hint="Write a smaller length")
 
     def keep_the_start(columns: pl.DataFrame) -> pl.DataFrame:
         if name not in columns.columns:
