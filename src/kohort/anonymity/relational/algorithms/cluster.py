@@ -138,6 +138,9 @@ def _joined(parts: Iterable[tuple[Integers, Integers, bool]]) -> Partition:
 
 def _best_of_block(problem: Problem, columns: Codes, *, also_cut: bool) -> tuple[Integers, Integers, bool]:
     """Order and starts of the best partition of one block, which itself meets the rule; and whether cuts gave it."""
+    if not np.ptp(columns[: len(problem.table.columns)], axis=1).any():
+        # Rows that are all alike lose nothing as one class, and a large block of them would take long to cluster.
+        return np.arange(columns.shape[1], dtype=np.int64), np.array([0, columns.shape[1]], np.int64), True
     whole, (columns, shape) = columns, _local(problem, columns)
     found: list[tuple[Integers, Integers]] = []
     losses: list[float] = []
