@@ -113,7 +113,7 @@ LEDGERS = (
         "methods/additive/exact.py",
         "squares = squares / max([1.0, *(self.setting.encoder.class_weights or {}).values()]) ** 2",
         "squares = squares / 1.0",
-        "tests/methods/additive/test_told_counts.py",
+        "tests/methods/additive/test_disclosed_counts.py",
         "weights_of_classes",
     ),
     Mutant(
@@ -121,7 +121,7 @@ LEDGERS = (
         "methods/additive/exact.py",
         "pull = min(self.config.ridge, 1.0)",
         "pull = self.config.ridge",
-        "tests/methods/additive/test_told_counts.py",
+        "tests/methods/additive/test_disclosed_counts.py",
         "large_pull",
     ),
     Mutant(
@@ -129,7 +129,7 @@ LEDGERS = (
         "methods/additive/method.py",
         "    config.check_pulls()\n",
         "",
-        "tests/methods/additive/test_told_counts.py",
+        "tests/methods/additive/test_disclosed_counts.py",
         "pulls_are_whole",
     ),
     Mutant(
@@ -1110,7 +1110,7 @@ MUTANTS = (
     Mutant("additive: classes of persons", "methods/additive/learner.py", "_classes_once(rows, chosen)",
            "rows.y.astype(np.int64)", DISCLOSED_COUNTS, "of_one_person"),
     Mutant("trees: digits of values", "models/trees/growth.py",
-           "rounded_values(-(sums[:, 0] / SCALE) / (curvature + options.l2), told, classes=options.classes)",
+           "rounded_values(-(sums[:, 0] / SCALE) / (curvature + options.l2), unweighted, classes=options.classes)",
            "-(sums[:, 0] / SCALE) / (curvature + options.l2)", f"{SEALED_TREES} {DIGITS}", "do_not_follow"),
     Mutant("trees: digits of gains", "models/trees/growth.py", "rounded_gains(np.where(chosen, gains, 0.0))",
            "np.where(chosen, gains, 0.0)", "tests/models/trees/test_kernel.py", "every_split"),
