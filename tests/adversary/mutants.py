@@ -113,7 +113,7 @@ LEDGERS = (
         "methods/additive/exact.py",
         "squares = squares / max([1.0, *(self.setting.encoder.class_weights or {}).values()]) ** 2",
         "squares = squares / 1.0",
-        "tests/methods/additive/test_disclosed_counts.py",
+        DISCLOSED_COUNTS,
         "weights_of_classes",
     ),
     Mutant(
@@ -121,7 +121,7 @@ LEDGERS = (
         "methods/additive/exact.py",
         "pull = min(self.config.ridge, 1.0)",
         "pull = self.config.ridge",
-        "tests/methods/additive/test_disclosed_counts.py",
+        DISCLOSED_COUNTS,
         "large_pull",
     ),
     Mutant(
@@ -129,7 +129,7 @@ LEDGERS = (
         "methods/additive/method.py",
         "    config.check_pulls()\n",
         "",
-        "tests/methods/additive/test_disclosed_counts.py",
+        DISCLOSED_COUNTS,
         "pulls_are_whole",
     ),
     Mutant(
