@@ -37,11 +37,12 @@ _READER: Final = 800_000_000
 LIBRARIES: Final = 600_000_000
 """Bytes of addresses that native libraries reserve for the smallest table. With fewer they abort, or wait for ever."""
 TEXT_HELD: Final = 12
-"""Addresses that reading takes per byte of a text file: its bytes, texts, separators and types. Measured: 25 to 29."""
+"""Addresses that reading takes at least per byte of a text file: its bytes, texts, separators and types. One file took
+25 to 29; a table that fits is not refused, and where one does not the command ends with exit 7 all the same."""
 ARROW_HELD: Final = 5
-"""The same for an Arrow file. Measured: 10 to 12."""
+"""The same for an Arrow file; one took 10 to 12."""
 CELLS_HELD: Final = 3
-"""The same per byte of the cells of a Parquet file that is read as a whole."""
+"""The same per byte of the cells of a Parquet file that is read as a whole; not measured."""
 _PROCESS, _MACHINE = Path("/proc/self/statm"), Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
