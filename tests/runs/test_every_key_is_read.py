@@ -227,7 +227,7 @@ def trees(place: str = "method", beside: Mapping[str, Any] | None = None) -> Ite
     for name, value in {"steps": 3, "depth": 3, "trees": 3, "rate": 0.3, "columns": 1.0, "bins": 4, "l2": 50.0,
                         "min_leaf": 20, "holdout": 0.3, "min_cell": 3}.items():  # fmt: skip
         yield Try(f"{place}.{name}", value, known)
-    wild = {"steps": 8, "depth": 4, "min_leaf": 2, "rate": 2.0, "holdout": 0.3, "l2": 0.0}
+    wild = {"steps": 12, "depth": 5, "min_leaf": 2, "rate": 2.0, "holdout": 0.3, "l2": 1.0}
     yield Try(f"{place}.patience", 1, {**known, **{f"{place}.{name}": value for name, value in wild.items()}})
 
 

@@ -48,7 +48,7 @@ def replayed(method: dict[str, Any], table: pl.DataFrame, *, test: float = 0.5) 
     return repeat(plan, seed=0, tasks=frozenset(), tables={"": table})
 
 
-FINE = {"name": "trees", "steps": 1, "depth": 8, "min_leaf": 1, "holdout": 0.0, "l2": 0.0, "trees": 8}
+FINE = {"name": "trees", "steps": 1, "depth": 8, "min_leaf": 1, "holdout": 0.0, "l2": 1.0, "trees": 8}
 
 
 @pytest.mark.parametrize("classes", [2, 3, 0])
