@@ -21,6 +21,7 @@ if sys.platform != "win32":
 
 __all__ = [
     "OUT_OF_RESOURCES",
+    "UNFINISHED",
     "FolderLock",
     "disk_errors",
     "remove_unfinished",

@@ -1,5 +1,7 @@
 import datetime
+import errno
 import json
+import pathlib
 
 import polars as pl
 import pytest
@@ -226,3 +228,24 @@ def test_a_forecast_and_a_gate_take_their_own_options(kohort_here, arguments, me
     code, _, err = kohort_here("gate", *arguments)
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_what_a_killed_gate_left_goes_with_the_next_one(kohort_here, table, tmp_path, monkeypatch, ending) -> None:
+    """A disk that became read-only let nothing be deleted: the unfinished file then stayed for good."""
+    out = tmp_path / "out"
+    words = ["gate", table, "--quasi", "zip", "--rule", "k-anonymity", "--k", 2, "--out-shared", out / f"a.{ending}"]
+    replace, unlink = pathlib.Path.replace, pathlib.Path.unlink
+
+    def read_only(self, *_, **__):
+        raise OSError(errno.EROFS, "read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "replace", read_only)
+        patch.setattr(pathlib.Path, "unlink", read_only)
+        assert kohort_here(*words)[0] == 2
+    assert [path.name for path in out.iterdir()] != []
+    assert (pathlib.Path.replace, pathlib.Path.unlink) == (replace, unlink)
+    (out / ".b.other.unfinished.csv").write_text("another command's")
+    assert kohort_here(*words)[0] == 0
+    assert sorted(path.name for path in out.iterdir()) == [".b.other.unfinished.csv", f"a.{ending}"]

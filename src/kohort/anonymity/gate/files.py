@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from glob import escape
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from kohort.anonymity.gate.gate import GateDecision, GateRule, apply_gate, find_rule, sets_as_text
 from kohort.errors import ConfigError, DataError, nearest, nearest_column
-from kohort.files import disk_errors, require_new
+from kohort.files import UNFINISHED, disk_errors, require_new
 from kohort.tables.datasets.catalogue import open_table
 from kohort.tables.dialect import ReadingOptions
 from kohort.tables.frames import ENDINGS, TEXT_ENDINGS, Missing, from_native, write_table
@@ -310,16 +311,21 @@ def _parts(table: pl.LazyFrame, wanted: Mask) -> Iterator[pl.DataFrame]:
 
 
 def _write_all(opened: _Opened, parts: Sequence[tuple[Path | None, Sequence[str], Mask]]) -> None:
-    """Write parts of a table, all of them or none: files are complete under other names before one gets its own."""
+    """Write parts of a table, all of them or none: files are complete under other names before one gets its own.
+
+    Unfinished files that a killed command, or one whose disk let it delete nothing, left for the same parts go first.
+    """
     wanted = [(path, columns, rows) for path, columns, rows in parts if path is not None]
     made: list[tuple[Path, Path]] = []
     try:
         for path, columns, rows in wanted:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with tempfile.NamedTemporaryFile(
-                    prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent, delete=False
-                ) as file:
+                begin, end = f".{path.stem}.", f"{UNFINISHED}{path.suffix}"
+                ours = f"{escape(begin)}*{escape(end)}"
+                for left in [*path.parent.glob(ours), *path.parent.glob(f".{ours}.*{UNFINISHED}")]:
+                    left.unlink()
+                with tempfile.NamedTemporaryFile(prefix=begin, suffix=end, dir=path.parent, delete=False) as file:
                     made.append((Path(file.name), path))
                 _write(opened, columns, rows, Path(file.name))
         for temporary, path in made:
