@@ -421,7 +421,7 @@ def _keep_account(
     rule: Mapping[str, Any],
 ) -> None:
     """Note the release before it is written, or refuse it; one process at a time reads and writes the account."""
-    from kohort.anonymity.checker.added import added_rows_meet
+    from kohort.anonymity.checker.added_rows import added_rows_meet
     from kohort.files import FolderLock
     from kohort.privacy.releases import ReleaseAccount, units_of
 

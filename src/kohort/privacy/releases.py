@@ -124,15 +124,14 @@ class ReleaseAccount:
             raise RefusedError(
                 f"together with an earlier release, {crossed:,} of its classes would be split or shown again with other"
                 " rows, which isolates persons",
-                hint="Release unions of the earlier classes, or set policy.overlapping_releases = true",
+                hint="Release unions of the earlier classes; a site's policy can allow it by overlapping_releases",
             )
         alone = 0 if overlap else self._alone(groups, places, meets)
         if alone:
             raise RefusedError(
                 f"rows were added since an earlier release to {alone:,} of its classes, and do not meet the rule by"
                 " themselves: both releases together show them",
-                hint="Release the earlier rows without them until more were added, or set policy.overlapping_releases ="
-                " true",
+                hint="Leave these rows out until more were added; a site's policy can allow it by overlapping_releases",
             )
         self._append({"name": name, "classes": listed})
         self._past.append(new)

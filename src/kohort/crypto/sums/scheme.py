@@ -43,6 +43,7 @@ __all__ = [
     "SumScheme",
     "Trust",
     "find_scheme",
+    "require_scheme",
 ]
 
 Integers = NDArray[np.uint64]
@@ -395,12 +396,24 @@ def find_scheme(name: str) -> SumScheme:
     Raises:
         ConfigError: There is no scheme of that name.
     """
-    if name not in _MODULES:
-        raise ConfigError(f"unknown secure sum {name!r}", hint=nearest(name, _MODULES))
+    require_scheme(name)
     scheme = import_module(f"kohort.crypto.sums.{_MODULES[name]}").SCHEME
     if not isinstance(scheme, SumScheme):
         raise ConfigError(f"kohort.crypto.sums.{_MODULES[name]} holds no scheme")
     return scheme
+
+
+def require_scheme(name: str) -> None:
+    """Refuse the name of a scheme that does not exist, without loading one.
+
+    Args:
+        name: What a plan says.
+
+    Raises:
+        ConfigError: There is no scheme of that name.
+    """
+    if name not in _MODULES:
+        raise ConfigError(f"unknown secure sum {name!r}", hint=nearest(name, _MODULES))
 
 
 _MODULES = {"none": "plain", "masks": "masks", "bfv": "bfv", "ckks": "ckks"}

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from kohort.anonymity.checker.added import added_rows_meet
+from kohort.anonymity.checker.added_rows import added_rows_meet
 from kohort.crypto.sums.scheme import find_scheme
 from kohort.errors import ConfigError
 from kohort.methods.learners import LearnerKeys, Learners, learner_of, with_model

@@ -12,20 +12,19 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from kohort.errors import ConfigError, RefusedError, nearest
+from kohort.crypto.sums.scheme import require_scheme
+from kohort.errors import ConfigError, RefusedError
 from kohort.models.dense.training import Training
 from kohort.privacy.dp.accounting import grid_rate
 from kohort.privacy.dp.histogram import LARGEST_SHARE
 from kohort.protocol.plan.sections import TrainSection
 
-__all__ = ["PURE", "SUMS", "DPSection", "JudgeSection", "RowPart", "SecureSumSection", "TrainingPhase"]
+__all__ = ["PURE", "DPSection", "JudgeSection", "RowPart", "SecureSumSection", "TrainingPhase"]
 
 RowPart = Literal["all", "low", "high"]
 Mechanism = Literal["dp-sgd", "ftrl", "after", "hub", "output", "objective", "statistics"]
 PURE = frozenset({"output", "objective"})
 """Mechanisms with delta 0, which release once."""
-SUMS = ("masks", "bfv", "ckks", "none")
-"""Names of secure sums (`kohort.crypto.sums.scheme.find_scheme`), known without an import of encryption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +127,8 @@ class SecureSumSection:
     colluders: Annotated[int, Ge(0)] = 1
 
     def __post_init__(self) -> None:
-        if self.sum and self.sum not in SUMS:
-            raise ConfigError(f"unknown secure sum {self.sum!r}", hint=nearest(self.sum, SUMS))
+        if self.sum:
+            require_scheme(self.sum)
 
     def or_scheme(self, scheme: str) -> SecureSumSection:
         """The section with `scheme` where the plan names none."""
