@@ -100,12 +100,12 @@ def predict_table(
     part = frame if readable is None else frame.filter(pl.Series(readable))
     with catch_warnings():
         simplefilter("ignore", UserWarning)  # the counts are returned
-        added = [model.predict(part).alias(names[0])]
+        found, unseen = model.predict_counted(part)
+        added = [found.alias(names[0])]
         if proba:
             shares = model.predict_proba(part)
             added += [pl.Series(name, shares[:, code]) for code, name in enumerate(names[1:])]
         added += [column for column in model.read_as(part) if column.name not in frame.columns]
-    unseen = model.unseen(part)
     if readable is None:
         return PredictedTable(frame.with_columns(added), 0, unseen)
     # Row numbers of the predictions; null where there is none, which gather passes on.

@@ -210,20 +210,38 @@ class Model(ABC):
             DataError: columns are missing, or cells hold what the model does not know.
         """
         table, kind = (frame, FrameKind.POLARS) if isinstance(frame, pl.DataFrame) else from_native(frame)
-        found = np.concatenate([self.codes(x) for x in self._encoded(table)])
-        if self.task == "regression":
-            column = number_as_answer(pl.Series(self.target, found), self.encoder.schema.columns[self.target])
-        else:
-            names = pl.Series(self.classes, dtype=pl.String).gather(found).alias(self.target)
-            target = self.encoder.schema.columns[self.target]
-            is_number = self.encoder.domain.columns[self.target].kind == "number"
-            column = as_answer(names, target, is_number=is_number).alias(self.target)
+        column = self._answers(np.concatenate([self.codes(x) for x in self._encoded(table)]))
         if kind is FrameKind.POLARS:
             return column
         native = to_native(column.to_frame(), kind)[self.target]
         if kind is FrameKind.PANDAS:
             native.index = frame.index  # or pandas would set it beside the wrong rows
         return native
+
+    def predict_counted(self, frame: pl.DataFrame) -> tuple[pl.Series, dict[str, int]]:
+        """The same, with what `unseen` says of the rows: they are encoded once for both.
+
+        Args:
+            frame: A table with the columns it reads, in any order.
+
+        Returns:
+            The predictions, and by column, how many rows have a category that no training row had.
+
+        Raises:
+            DataError: columns are missing, or cells hold what the model does not know.
+        """
+        unseen = Counter[str]()
+        codes = np.concatenate([self.codes(x) for x in self._encoded(frame, unseen)])
+        return self._answers(codes), dict(unseen)
+
+    def _answers(self, found: NDArray[Any]) -> pl.Series:
+        """Class codes or numbers as the target has them."""
+        target = self.encoder.schema.columns[self.target]
+        if self.task == "regression":
+            return number_as_answer(pl.Series(self.target, found), target)
+        names = pl.Series(self.classes, dtype=pl.String).gather(found).alias(self.target)
+        is_number = self.encoder.domain.columns[self.target].kind == "number"
+        return as_answer(names, target, is_number=is_number).alias(self.target)
 
     def predict_proba(self, frame: Any) -> NDArray[Any]:
         """Class probabilities [rows, classes] of a table's rows.
