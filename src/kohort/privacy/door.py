@@ -83,25 +83,25 @@ def door(
         IntegrityError: A site would answer the same request a second time with different bytes.
         ResourceError: The ledger could not be written; nothing may leave then.
     """
+    asking = _Asking(ledger_context, step, metrics)
     refusals: list[str | None] = []
     disagreed = [_no_consent(refused) for refused in unasked] or [None] * len(sites)
-    judged: tuple[object, ...] | None = None
+    policy: Policy | None = None
+    claim: Guarantee | None = None
+    judged = held = -1
     objection: str | None = None
     for site, payload, guarantee, count, refused in zip(sites, payloads, guarantees, rows, disagreed, strict=True):
-        # The same bytes for the same request (a resumed run) may leave again: their privacy cost is already charged.
-        if isinstance(guarantee, DP) and ledger.has_answered(site.chain, ledger_context, payload):
-            refusals.append(None)
+        if isinstance(guarantee, DP):
+            # The same bytes for the same request (a resumed run) may leave again: their cost is charged already.
+            is_again = ledger.has_answered(site.chain, ledger_context, payload)
+            refusals.append(None if is_again else refused or asking.charge(site, guarantee, count))
             continue
-        # All that an objection to one request depends on. Of simulated sites, many in a row have the same; what noise
-        # costs depends on each site's own budget.
-        case = (count, site.count, guarantee, site.policy, site.name if step.per_site else "")
-        if case != judged or isinstance(guarantee, DP):
-            judged, objection = case, _objection(site, guarantee, count, ledger_context, step, metrics)
-        reason = refused or objection
-        if reason is None and isinstance(guarantee, DP):
-            where = ledger_context
-            site.chain.budget.charge(guarantee, to=where.to, what=where.what, round=where.round)
-        refusals.append(reason)
+        # Of simulated sites, many in a row differ in nothing that an objection depends on.
+        same = policy is site.policy and claim is guarantee and judged == count and held == site.count
+        if not same or step.per_site:
+            policy, claim, judged, held = site.policy, guarantee, count, site.count
+            objection = asking.objection(site, guarantee, count)
+        refusals.append(refused or objection)
     ledger.record(
         [site.chain for site in sites],
         ledger_context,
@@ -110,6 +110,8 @@ def door(
         payloads=payloads,
         refusals=refusals,
     )
+    if refusals.count(None) == len(refusals):
+        return [None] * len(refusals)
     return [
         None if reason is None else Refusal(site.name, reason) for site, reason in zip(sites, refusals, strict=True)
     ]
@@ -127,34 +129,38 @@ def _no_consent(refused: int | None) -> str | None:
     return f"{refused} rows would leave without their persons' consent" if refused else None
 
 
-def _objection(
-    site: SiteAtDoor,
-    guarantee: Guarantee,
-    rows: int,
-    ledger_context: LedgerContext,
-    step: Step,
-    metrics: Sequence[str],
-) -> str | None:
-    """The reason why a release may not leave; None if it may."""
-    if not step.allows(guarantee, ledger_context.to, site.name):
-        return f"the release claims {guarantee.kind}, which is weaker than what the plan's contract says"
-    if not 0 <= rows <= site.count:
-        return f"the release speaks of {rows} rows, the site holds {site.count}"
-    if isinstance(guarantee, _COUNTS_ROWS) and guarantee.rows != rows:
-        return f"the claim speaks of {guarantee.rows} rows, the release of {rows}"
-    policy = site.policy
-    if metrics and not isinstance(guarantee, _METRICS_SHARE_THE_CLAIM):
-        private = [name for name in metrics if name not in policy.public]
-        if private:
-            return f"{', '.join(private)} would leave in clear and the policy does not declare it public"
-    if not isinstance(guarantee, DP):
-        return policy.judge(guarantee, task=ledger_context.what)
-    budget = site.chain.budget
-    if budget.is_again(guarantee, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round):
-        return f"round {ledger_context.round} was answered before, and fresh noise for it is not paid for"
-    return policy.judge(
-        guarantee,
-        task=ledger_context.what,
-        total=budget.after(guarantee),
-        paid=budget.paid_by(guarantee),
-    )
+@dataclass(frozen=True)
+class _Asking:
+    """What sites were asked for, by whom, and which plain numbers their answers hold."""
+
+    ledger_context: LedgerContext
+    step: Step
+    metrics: Sequence[str]
+
+    def objection(self, site: SiteAtDoor, guarantee: Guarantee, rows: int) -> str | None:
+        """The reason why a release may not leave; None if it may."""
+        asked, policy = self.ledger_context, site.policy
+        if not self.step.allows(guarantee, asked.to, site.name):
+            return f"the release claims {guarantee.kind}, which is weaker than what the plan's contract says"
+        if not 0 <= rows <= site.count:
+            return f"the release speaks of {rows} rows, the site holds {site.count}"
+        if isinstance(guarantee, _COUNTS_ROWS) and guarantee.rows != rows:
+            return f"the claim speaks of {guarantee.rows} rows, the release of {rows}"
+        if self.metrics and not isinstance(guarantee, _METRICS_SHARE_THE_CLAIM):
+            private = [name for name in self.metrics if name not in policy.public]
+            if private:
+                return f"{', '.join(private)} would leave in clear and the policy does not declare it public"
+        if not isinstance(guarantee, DP):
+            return policy.judge(guarantee, task=asked.what)
+        budget = site.chain.budget
+        if budget.is_again(guarantee, to=asked.to, what=asked.what, round=asked.round):
+            return f"round {asked.round} was answered before, and fresh noise for it is not paid for"
+        return policy.judge(guarantee, task=asked.what, total=budget.after(guarantee), paid=budget.paid_by(guarantee))
+
+    def charge(self, site: SiteAtDoor, guarantee: DP, rows: int) -> str | None:
+        """The reason why a noisy release may not leave; None if it may, and its cost is charged then."""
+        reason = self.objection(site, guarantee, rows)
+        if reason is None:
+            asked = self.ledger_context
+            site.chain.budget.charge(guarantee, to=asked.to, what=asked.what, round=asked.round)
+        return reason

@@ -83,12 +83,11 @@ class Chain:
             The whole line: site, sequence number, previous hash, last receipt, `fields` and the line's own hash.
         """
         body = f'{{"site":{self.name},"seq":{self.length},"prev":"{self.head}","receipt":"{self.receipt}",{fields}'
-        data = body.encode()
         state = _UNKEYED.copy()
-        state.update(data)
+        state.update(body.encode())
         self.head = head = state.hexdigest()
         self.length += 1
-        return b'%b,"hash":"%b"}\n' % (data, head.encode())
+        return f'{body},"hash":"{head}"}}\n'.encode()
 
 
 def heads_digest(chains: Sequence[Chain]) -> str:

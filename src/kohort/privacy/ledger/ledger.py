@@ -103,10 +103,13 @@ class _Tally:
         self.size = 0
         self.rows_by_site: dict[str, int] = {}
 
-    def add(self, site: str, guarantee: Guarantee, rows: int, size: int) -> None:
-        """Count a release."""
+    def weaken(self, guarantee: Guarantee) -> None:
+        """Take in the claim of a release; the weakest one is shown."""
         if guarantee.strength < self.weakest.strength:
             self.weakest = guarantee
+
+    def add(self, site: str, rows: int, size: int) -> None:
+        """Count a release."""
         self.releases += 1
         self.size += size
         if rows > self.rows_by_site.get(site, -1):
@@ -214,7 +217,9 @@ class Ledger:
                 continue
             claim = parse_guarantee(line["guarantee"])
             self._answered[site, event, ledger_context.request] = line["digest"]
-            self._tally_of(ledger_context, claim).add(site, claim, line["rows"], line["size"])
+            tally = self._tally_of(ledger_context, claim)
+            tally.weaken(claim)
+            tally.add(site, line["rows"], line["size"])
             if isinstance(claim, DP):
                 chain.budget.charge(claim, to=ledger_context.to, what=ledger_context.what, round=ledger_context.round)
 
@@ -267,24 +272,24 @@ class Ledger:
             ResourceError: The lines could not be written.
         """
         fields = self._common("release", ledger_context)
-        tallies: dict[str, _Tally] = {}  # of this request, by kind of guarantee
+        claimed: Guarantee | None = None
+        written = self._unwritten
         try:
             for chain, guarantee, count, payload, reason in zip(
                 chains, guarantees, rows, payloads, refusals, strict=True
             ):
                 if reason is not None:
                     self._refuse(chain, ledger_context, guarantee, reason)
-                elif not self._answered or not self.has_answered(chain, ledger_context, payload):
-                    tally = tallies.get(guarantee.kind)
-                    if tally is None:
-                        tally = tallies[guarantee.kind] = self._tally_of(ledger_context, guarantee)
-                    size = len(payload)
-                    tally.add(chain.site, guarantee, count, size)
-                    line = chain.next_line(
-                        f'{fields},"guarantee":{guarantee.text},"rows":{count},"size":{size},'
-                        f'"digest":"{chain.digest(payload)}"'
-                    )
-                    self._unwritten.append(line)
+                    continue
+                if self._answered and self.has_answered(chain, ledger_context, payload):
+                    continue
+                if guarantee is not claimed:  # of simulated sites, many in a row share one
+                    claimed, claim = guarantee, f'{fields},"guarantee":{guarantee.text},"rows":'
+                    tally = self._tally_of(ledger_context, guarantee)
+                    tally.weaken(guarantee)
+                size, digest = len(payload), chain.digest(payload)
+                tally.add(chain.site, count, size)
+                written.append(chain.next_line(f'{claim}{count},"size":{size},"digest":"{digest}"'))
         finally:
             self._write()
 
