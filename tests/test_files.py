@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,15 @@ from typing import Any
 import pytest
 
 from kohort.errors import ConfigError, ResourceError
-from kohort.files import FolderLock, disk_errors, remove_unfinished, require_new, write_atomic, write_whole
+from kohort.files import (
+    FolderLock,
+    disk_errors,
+    remove_unfinished,
+    require_new,
+    scratch_folder,
+    write_atomic,
+    write_whole,
+)
 
 
 def test_written_whole_with_the_wanted_mode(tmp_path: Path) -> None:
@@ -160,3 +169,54 @@ def test_where_a_disk_has_no_locks_everybody_gets_the_folder(
     assert FolderLock(tmp_path).take()
     assert FolderLock(tmp_path).take()
     assert FolderLock(tmp_path / "absent").take()
+
+
+@pytest.mark.parametrize("when", ["made", "used", "removed", "never"])
+def test_a_scratch_folder_is_gone_whenever_an_interrupt_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    mkdir, rmtree, comes = Path.mkdir, shutil.rmtree, [when]
+
+    def interrupt(now: str) -> None:
+        if now in comes:
+            comes.clear()
+            raise KeyboardInterrupt
+
+    def make(self: Path, *args: Any, **options: Any) -> None:
+        mkdir(self, *args, **options)
+        if self.name.startswith("."):
+            interrupt("made")
+
+    def remove(folder: Path, **options: Any) -> None:
+        if comes == ["removed"]:
+            next(iter(folder.iterdir())).unlink()
+            interrupt("removed")
+        rmtree(folder, **options)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+
+    def work() -> None:
+        with scratch_folder(tmp_path / "new" / "out") as folder:
+            assert folder.parent == tmp_path / "new"
+            assert folder.stat().st_mode & 0o777 == 0o700
+            for name in ("first", "second"):
+                (folder / name).write_text("half")
+            interrupt("used")
+
+    if when == "never":
+        work()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert not comes
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_scratch_folder_of_a_killed_process_is_removed_with_unfinished_files(tmp_path: Path) -> None:
+    left = scratch_folder(tmp_path / "out")
+    (left.__enter__() / "part").write_text("half")
+    (tmp_path / ".x.unfinished").write_text("half")
+    remove_unfinished(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    left.__exit__(None, None, None)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -26,6 +28,7 @@ __all__ = [
     "disk_errors",
     "remove_unfinished",
     "require_new",
+    "scratch_folder",
     "write_atomic",
     "write_whole",
 ]
@@ -150,7 +153,40 @@ def remove_unfinished(folder: Path) -> None:
     """
     with disk_errors(folder):
         for left in folder.rglob(f".*{UNFINISHED}"):
-            left.unlink()
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.exists():  # it may have been in such a folder
+                left.unlink()
+
+
+@contextmanager
+def scratch_folder(beside: Path) -> Iterator[Path]:
+    """Context manager: a folder of one's own for unfinished files, on the same disk as what they become.
+
+    Guarantee: after the block, an error or an interrupt it is gone. `tempfile` leaves it where an interrupt comes just
+    after it is made, or while it is removed.
+
+    Args:
+        beside: The file or folder that is being made; missing parent folders are created, too.
+
+    Yields:
+        The folder, which only its owner may read.
+
+    Raises:
+        OSError: It cannot be made or removed.
+    """
+    folder = beside.with_name(f".kohort-{secrets.token_hex(8)}{UNFINISHED}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+        except KeyboardInterrupt:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = False, private: bool = False) -> None:

@@ -249,3 +249,17 @@ def test_what_a_killed_gate_left_goes_with_the_next_one(kohort_here, table, tmp_
     (out / ".b.other.unfinished.csv").write_text("another command's")
     assert kohort_here(*words)[0] == 0
     assert sorted(path.name for path in out.iterdir()) == [".b.other.unfinished.csv", f"a.{ending}"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_an_interrupt_as_soon_as_a_file_is_there_leaves_nothing(kohort_here, table, tmp_path, monkeypatch, ending):
+    touch, out = pathlib.Path.touch, tmp_path / "out"
+
+    def interrupted(self, *args, **options):
+        touch(self, *args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pathlib.Path, "touch", interrupted)
+    words = ["gate", table, "--quasi", "zip", "--rule", "k-anonymity", "--k", 2, "--out-shared", out / f"a.{ending}"]
+    assert kohort_here(*words)[0] == 130
+    assert list(out.iterdir()) == []

@@ -153,9 +153,11 @@ def run(command: Sequence[str], folder: Path, *, within: Callable[[], None] = la
         meanwhile: (process, seconds) -> whether something was done to it; asked until it was.
     """
     with (folder / "printed").open("w+b") as printed:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         child = os.fork()
         if child == 0:
             _child(command, folder, printed.fileno(), within)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         began, done_to_it = time.monotonic(), False
         while time.monotonic() < began + SECONDS:
             done, status = os.waitpid(child, os.WNOHANG)
@@ -179,6 +181,8 @@ def _child(command: Sequence[str], folder: Path, printed: int, within: Callable[
         within()
         from kohort.cli.main import main
 
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))  # until the command chooses
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         sys.argv = ["kohort", *command]
         main()
     except SystemExit as ended:

@@ -39,9 +39,12 @@ def test_a_file_is_sorted_by_its_ranges_as_at_once(tmp_path: Path, seed: int) ->
     frame = table(seed)
     frame.write_parquet(tmp_path / "in.parquet", row_group_size=40)
     assert part_rows(frame.lazy(), frame.height) < frame.height // 8
-    sort_file(tmp_path / "in.parquet", tmp_path / "out.parquet")
-    assert_frame_equal(pl.read_parquet(tmp_path / "out.parquet"), in_value_order(frame))
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.parquet", "out.parquet"]
+    folder = tmp_path / "in[to]*"
+    folder.mkdir()
+    (tmp_path / "in.parquet").rename(folder / "in[1].parquet")
+    sort_file(folder / "in[1].parquet", folder / "out.parquet")
+    assert_frame_equal(pl.read_parquet(folder / "out.parquet", glob=False), in_value_order(frame))
+    assert sorted(one.name for one in folder.iterdir()) == ["in[1].parquet", "out.parquet"]
 
 
 def test_rows_that_are_all_alike_are_sorted_too(tmp_path: Path) -> None:

@@ -114,3 +114,17 @@ def test_rows_of_a_large_table_are_spread_over_it() -> None:
     assert (some["row"][0], some["row"][-1]) == (0, 9_999)
     assert np.diff(some["row"].to_numpy()).max() < 600
     assert spread_rows(table, ["row"], 10_000)["row"].to_list() == list(range(10_000))
+
+
+def test_brackets_and_stars_are_part_of_a_name(tmp_path: Path) -> None:
+    """A name read as a pattern is another file, or none."""
+    for folder, names in {"d[1]": ["a[1].parquet", "b*.parquet"], "d1": ["a1.parquet", "bb.parquet"]}.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            frame = pl.DataFrame({"from": [f"{folder}/{name}"] * 3})
+            frame.write_parquet(tmp_path / folder / name)
+            pl.DataFrame({"from": ["beside"]}).write_parquet(
+                tmp_path / folder / name.replace("[1]", "1").replace("*", "x")
+            )
+            frame.write_parquet(tmp_path / folder / name)
+            assert scan_parquet(str(tmp_path / folder / name)).collect().equals(frame)

@@ -32,12 +32,12 @@ SERVICES = {"hub", "site", "flower"}
 
 def main() -> NoReturn:
     """Run the command line and exit; `kohort.cli.app.run` lists the exit codes."""
-    make_usable()
-    suit_one_job()
-    _check_settings()
     # Only the first thread may choose what an interrupt does; tests and services call this from others.
     chooses = threading.current_thread() is threading.main_thread()
     usual = signal.signal(signal.SIGINT, _end) if chooses else None
+    make_usable()
+    suit_one_job()
+    _check_settings()
     if chooses:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is done: nothing is left to interrupt
     if chooses and not SERVICES & {*sys.argv[1:2]} and (code := in_child(_aborted)) is not None:

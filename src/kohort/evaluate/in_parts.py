@@ -6,7 +6,6 @@ file is whole or absent; parts lie beside it until it is complete, and go in any
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from kohort.evaluate.tables import MissingCells, predict_table
-from kohort.files import disk_errors
+from kohort.files import disk_errors, scratch_folder
 from kohort.models.base import Model
 from kohort.tables.parts import part_rows, row_count
 from kohort.tables.roles import suspected
@@ -70,20 +69,18 @@ def predict_in_parts(
     step = part_rows(table, rows)
     skipped, unknown = 0, Counter[str]()
     hidden: tuple[str, ...] = ()
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-            for number, begin in enumerate(range(0, rows, step)):
-                with readable(source):
-                    part = table.slice(begin, step).collect(engine="streaming")
-                if number == 0:
-                    hidden = tuple(suspected(part, declared=used))
-                found, lacking, unseen = predict_table(model, part, proba=proba, missing=missing)
-                skipped += lacking
-                unknown.update(unseen)
-                found.drop(hidden).write_parquet(Path(folder) / f"{number:09d}.parquet")
-            whole = Path(folder) / "whole"
-            pl.scan_parquet(Path(folder) / "*.parquet").sink_parquet(whole)
-            whole.chmod(0o644)
-            whole.replace(out)
+    with disk_errors(out), scratch_folder(out) as folder:
+        for number, begin in enumerate(range(0, rows, step)):
+            with readable(source):
+                part = table.slice(begin, step).collect(engine="streaming")
+            if number == 0:
+                hidden = tuple(suspected(part, declared=used))
+            found, lacking, unseen = predict_table(model, part, proba=proba, missing=missing)
+            skipped += lacking
+            unknown.update(unseen)
+            found.drop(hidden).write_parquet(folder / f"{number:09d}.parquet")
+        whole = folder / "whole"
+        pl.scan_parquet(sorted(folder.iterdir()), glob=False).sink_parquet(whole)
+        whole.chmod(0o644)
+        whole.replace(out)
     return Predicted(rows=rows, skipped=skipped, unknown=dict(unknown), hidden=hidden, parts=-(-rows // step))

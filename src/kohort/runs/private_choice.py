@@ -12,7 +12,6 @@ tries lie in a folder of their own until they have lost. Test rows are measured 
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -23,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from kohort.errors import ConfigError, IntegrityError, KohortError, RefusedError
-from kohort.files import disk_errors
+from kohort.files import disk_errors, scratch_folder
 from kohort.models.base import Model
 from kohort.models.rows import encode_test_rows
 from kohort.privacy.dp.accounting import AnyEvent, Event, Relation, calibrate, describe
@@ -219,11 +218,10 @@ def select(plans: Sequence[Plan], *, out: Path, tries: float, seed: int = 0) -> 
     place = _Judging(population=rest)
     best: tuple[float, int, Outcome] | None = None
     failed: KohortError | None = None
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with disk_errors(out), tempfile.TemporaryDirectory(prefix=".tries-", dir=out.parent) as made:
-        kept = Path(made) / "best"
+    with disk_errors(out), scratch_folder(out) as made:
+        kept = made / "best"
         for number in range(draw_tries(tries, draws)):
-            setting, folder = int(draws.integers(len(plans))), Path(made) / "try"
+            setting, folder = int(draws.integers(len(plans))), made / "try"
             try:
                 outcome = run(plans[setting], out=folder, seed=seed * 100_000 + number, backend=place)
                 _check_claims(folder, price)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Final
 import polars as pl
 from polars.io.plugins import register_io_source
 
+from kohort.files import scratch_folder
 from kohort.tables.frames import in_value_order, value_order
 from kohort.tables.memory import cell_bytes
 from kohort.tables.scanning import is_parquet, readable, scan_parquet, spread_rows
@@ -189,22 +189,22 @@ def sort_file(source: Path, out: Path) -> None:
     Raises:
         OSError: The disk is full, or the file cannot be written.
     """
-    table = pl.scan_parquet(source)
+    table = pl.scan_parquet(source, glob=False)
     schema, rows = table.collect_schema(), row_count(table)
     step = part_rows(table, rows)
     ranges = math.ceil(rows / step)
     sample = in_value_order(spread_rows(table, schema.names(), LOOKED_AT * ranges))
     limits = sample[[place * sample.height // ranges for place in range(1, ranges)]].unique(maintain_order=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+    with scratch_folder(out) as folder:
         for number, part in enumerate(read_parts(table, step)):
             for (place,), rest in _dealt(part, limits).items():
-                inside = Path(folder) / f"{place:09d}"
+                inside = folder / f"{place:09d}"
                 inside.mkdir(exist_ok=True)
                 rest.write_parquet(inside / f"{number:09d}.parquet")
 
         def ordered() -> Iterator[pl.DataFrame]:
-            for inside in sorted(Path(folder).iterdir()):
-                yield in_value_order(pl.read_parquet(inside / "*.parquet"))
+            for inside in sorted(folder.iterdir()):
+                yield in_value_order(pl.read_parquet(sorted(inside.iterdir()), glob=False))
 
         write_parts(ordered, schema, out)
 

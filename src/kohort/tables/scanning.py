@@ -58,7 +58,7 @@ def scan_parquet(source: str) -> pl.LazyFrame:
         try:
             if not lengths_agree(Path(source)):
                 raise not_readable(Path(source), repr(source), "Parquet")
-            scanned = pl.scan_parquet(source)
+            scanned = pl.scan_parquet(source, glob=False)  # brackets may be part of a name
             schema = scanned.collect_schema()
             rows = int(scanned.select(pl.len()).collect().item())
         except UNREADABLE:

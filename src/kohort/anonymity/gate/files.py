@@ -9,7 +9,7 @@ identifier is never in the shared file; each file is there as a whole or not at 
 
 from __future__ import annotations
 
-import tempfile
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -325,9 +325,10 @@ def _write_all(opened: _Opened, parts: Sequence[tuple[Path | None, Sequence[str]
                 ours = f"{escape(begin)}*{escape(end)}"
                 for left in [*path.parent.glob(ours), *path.parent.glob(f".{ours}.*{UNFINISHED}")]:
                     left.unlink()
-                with tempfile.NamedTemporaryFile(prefix=begin, suffix=end, dir=path.parent, delete=False) as file:
-                    made.append((Path(file.name), path))
-                _write(opened, columns, rows, Path(file.name))
+                temporary = path.with_name(f"{begin}{secrets.token_hex(8)}{end}")
+                made.append((temporary, path))  # before it is there: an interrupt may come as soon as it is
+                temporary.touch(mode=0o600, exist_ok=False)
+                _write(opened, columns, rows, temporary)
         for temporary, path in made:
             with disk_errors(path):
                 temporary.chmod(0o644)

@@ -12,7 +12,6 @@ case.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ from kohort.anonymity.relational.rule import Rule, SensitiveColumns, require_fea
 from kohort.anonymity.relational.techniques import CutOptions
 from kohort.anonymity.relational.verify import asked_of, report_figures, suppressed_cells
 from kohort.errors import ConfigError, IntegrityError
-from kohort.files import disk_errors
+from kohort.files import disk_errors, scratch_folder
 from kohort.tables.frames import Missing
 from kohort.tables.hierarchy import Hierarchy
 from kohort.tables.memory import require_memory
@@ -184,8 +183,8 @@ def anonymise_in_parts(
     roles = _Roles(quasi=tuple(dict.fromkeys(quasi)), sensitive=tuple(sensitive), target=target, person=person)
     rows = PartedTable.of(table, missing)
     columns = [name for name in table.collect_schema().names() if name != person]
-    with disk_errors(out), tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=_folder(out)) as folder:
-        file = Path(folder) / "released"
+    with disk_errors(out), scratch_folder(out) as folder:
+        file = folder / "released"
         writer = _Writer(rows=rows, columns=columns, file=file, roles=roles)
         asked = _Asked(
             k=k, risk=risk, population=population, rule=rule, algorithm=algorithm, hierarchies=hierarchies,
@@ -198,16 +197,11 @@ def anonymise_in_parts(
             raise IntegrityError(f"the released table does not meet the rule: {listed}", hint="Report this")
         report = _report(written, rows.rows, roles, tried, began)
         if in_value_order:
-            sort_file(file, Path(folder) / "sorted")
-            file = Path(folder) / "sorted"
+            sort_file(file, folder / "sorted")
+            file = folder / "sorted"
         file.chmod(0o644)
         file.replace(out)
     return AnonymisedFile(report=report, hierarchies=written.rows.hierarchies)
-
-
-def _folder(out: Path) -> Path:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return out.parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +244,7 @@ class _Writer:
         """Write a release, and judge it as it was written; the persons of its rows stand beside it."""
         schema = made.schema(self.rows, self.columns)
         write_parts(lambda: made.released(self.rows, self.columns), schema, self.file)
-        table, who = pl.scan_parquet(self.file), None
+        table, who = pl.scan_parquet(self.file, glob=False), None
         if persons is not None:
             who = free_name("person", self.columns)
             beside = pl.DataFrame({who: persons[made.labels != LEFT_OUT].astype(np.int32)})

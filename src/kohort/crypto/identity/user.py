@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from kohort.crypto.identity.guarded_files import UNCHANGED, read_guarded
 from kohort.crypto.identity.keys import load_identity, save_identity
 from kohort.crypto.identity.parties import Identity, PublicIdentity
 from kohort.errors import ConfigError, IntegrityError, ResourceError
-from kohort.files import disk_errors, write_atomic
+from kohort.files import disk_errors, scratch_folder, write_atomic
 from kohort.privacy.ledger.pins import Pins
 
 __all__ = ["is_known", "mark_of", "remember_signer", "state_folder", "user_identity", "user_pins"]
@@ -120,10 +119,10 @@ def _make(path: Path) -> None:
     identity = Identity.generate("user")
     with disk_errors(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".key-") as folder:
-            save_identity(Path(folder) / _KEY_FILE, identity)
+        with scratch_folder(path) as folder:
+            save_identity(folder / _KEY_FILE, identity)
             with suppress(FileExistsError):
-                os.link(Path(folder) / _KEY_FILE, path)
+                os.link(folder / _KEY_FILE, path)
     remember_signer(load_identity(path).public, "this user")
 
 
