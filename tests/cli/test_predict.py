@@ -341,7 +341,9 @@ def test_a_table_read_in_parts_is_predicted_as_in_one_piece(
     code, _, said = kohort_here("predict", model, large, "--out", tmp_path / "whole.parquet", *more)
     assert code == 0
     assert "read in" not in said
-    assert pl.read_parquet(tmp_path / "p[1]" / "parts.parquet", glob=False).equals(pl.read_parquet(tmp_path / "whole.parquet"))
+    assert pl.read_parquet(tmp_path / "p[1]" / "parts.parquet", glob=False).equals(
+        pl.read_parquet(tmp_path / "whole.parquet")
+    )
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
 
 

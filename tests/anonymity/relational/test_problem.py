@@ -29,3 +29,14 @@ def test_the_smallest_numbers_there_are_can_be_anonymised(algorithm: str) -> Non
     made = anonymise(table, quasi=["dose", "age"], k=4, algorithm=algorithm)
     assert made.report.verified
     assert made.report.k >= 4
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Vienna"])
+def test_different_times_within_a_microsecond_are_refused(zone: str | None) -> None:
+    """Labels count microseconds: two finer times of a class stayed two values, and the checker refused the release."""
+    kind, start = pl.Datetime("ns", zone), 1_600_000_000_000_000_000
+    close = pl.Series("at", [start, start + 7, start + 5_000, None] * 3).cast(kind)
+    with pytest.raises(DataError, match="'at' has different times within a microsecond"):
+        code_table(close.to_frame(), ["at"])
+    apart = pl.Series("at", [start, start + 1_007, start + 5_000, None] * 3).cast(kind)
+    assert code_table(apart.to_frame(), ["at"]).columns[0].distinct == 4  # missing is one

@@ -251,8 +251,8 @@ def code_table(
 
     Raises:
         ConfigError: No quasi-identifier is named.
-        DataError: The table has no rows, lacks a column, a column holds lists or numbers without a finite range, or an
-            order lacks a value.
+        DataError: The table has no rows, lacks a column, a column holds lists, numbers without a finite range or
+            different times within a microsecond, or an order lacks a value.
     """
     names = tuple(dict.fromkeys(quasi))
     if not names:
@@ -278,9 +278,18 @@ def _code(column: pl.Series, counts: Integers | None, *, by_value: bool) -> tupl
     if isinstance(column.dtype, pl.List):
         hint = "Declare it as items, or leave it out of the quasi-identifiers"
         raise DataError(f"quasi-identifier {column.name!r} holds lists", hint=hint)
+    if isinstance(column.dtype, pl.Datetime) and column.dtype.time_unit == "ns" and _tells_nanoseconds(column):
+        hint = "Write its times to the microsecond"
+        raise DataError(f"quasi-identifier {column.name!r} has different times within a microsecond", hint=hint)
     if column.dtype.is_numeric() or (column.dtype in (pl.Date, pl.Datetime) and not by_value):
         return _code_number(column)
     return _code_category(column, counts, by_value=by_value or column.dtype.is_temporal())
+
+
+def _tells_nanoseconds(column: pl.Series) -> bool:
+    """Whether two times are the same microsecond, which is the smallest unit of labels and intervals."""
+    times = column.to_physical()
+    return bool((times % 1000 != 0).any()) and times.n_unique() > (times // 1000).n_unique()
 
 
 def _code_ordered(column: pl.Series, order: Sequence[str]) -> tuple[CodedColumn, Integers]:
