@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import polars as pl
 import pytest
 
 from kohort.errors import ConfigError
@@ -19,10 +20,33 @@ from kohort.runs.auditing.epsilon import audit_epsilon
 from kohort.runs.config import load_plan
 
 
-def plan(epsilon: float, **more: Any) -> Any:
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Nine hundred rows that a logistic regression can learn from."""
+    random = np.random.default_rng(11)
+    numbers = random.normal(size=(900, 3))
+    shape = random.choice(["round", "oval", "irregular"], 900)
+    score = numbers @ [1.0, -0.5, 0.0] + (shape == "irregular") + 0.5 * random.normal(size=900)
+    place = tmp_path_factory.mktemp("audited") / "rows.csv"
+    columns = {name: numbers[:, number] for number, name in enumerate(("age", "size", "density"))}
+    pl.DataFrame({**columns, "shape": shape, "severity": np.where(score > 0.3, "high", "low")}).write_csv(place)
+    return str(place)
+
+
+BOUNDS = {name: [-4.0, 4.0] for name in ("age", "size", "density")}
+CATEGORIES = {"shape": ["irregular", "oval", "round"], "severity": ["high", "low"]}
+
+
+def plan(table: str, epsilon: float, **more: Any) -> Any:
     return load_plan(
         {
-            "data": {"table": "mammographic", "target": "severity"},
+            "data": {
+                "table": table,
+                "target": "severity",
+                "features": "rest",
+                "bounds": BOUNDS,
+                "categories": CATEGORIES,
+            },
             "sites": {"count": 6},
             "model": {"kind": "logistic"},
             "train": {"rounds": 3, "batch": 0, "optimizer": "sgd", "lr": 1.0},
@@ -46,21 +70,21 @@ def noise(factor: float) -> Iterator[None]:
         yield
 
 
-def test_dp_honest_noise_stays_below_its_claim_and_halved_noise_does_not() -> None:
-    honest = audit_epsilon(plan(4.0), canaries=500)
+def test_dp_honest_noise_stays_below_its_claim_and_halved_noise_does_not(table: str) -> None:
+    honest = audit_epsilon(plan(table, 4.0), canaries=500)
     assert not honest.exposed
     assert honest.epsilon_lower > 2.0  # an audit that finds nothing at all would prove nothing
     with noise(0.5):
-        assert audit_epsilon(plan(4.0), canaries=500).exposed
+        assert audit_epsilon(plan(table, 4.0), canaries=500).exposed
 
 
-def test_dp_totals_are_audited_too() -> None:
+def test_dp_totals_are_audited_too(table: str) -> None:
     shares = {"secure": {"sum": "none"}}
-    honest = audit_epsilon(plan(4.0, **shares), canaries=300)
+    honest = audit_epsilon(plan(table, 4.0, **shares), canaries=300)
     assert not honest.exposed
     assert honest.epsilon_lower > 1.0
     with noise(0.5):
-        assert audit_epsilon(plan(4.0, **shares), canaries=300).exposed
+        assert audit_epsilon(plan(table, 4.0, **shares), canaries=300).exposed
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
@@ -76,8 +100,10 @@ def test_dp_ideal_scores_expose_halved_noise_19_times_out_of_20(epsilon: float) 
     assert exposed[1.0] <= 5
 
 
-def test_dp_a_plan_without_noise_on_gradients_is_not_audited() -> None:
+def test_dp_a_plan_without_noise_on_gradients_is_not_audited(table: str) -> None:
     with pytest.raises(ConfigError, match="noise of clipped gradients"):
         audit_epsilon(
-            load_plan({"data": {"table": "mammographic", "target": "severity"}, "method": {"name": "fedavg"}})
+            load_plan(
+                {"data": {"table": table, "target": "severity", "features": "rest"}, "method": {"name": "fedavg"}}
+            )
         )
