@@ -152,7 +152,7 @@ def remove_unfinished(folder: Path) -> None:
         ConfigError: A file cannot be deleted.
     """
     with disk_errors(folder):
-        for left in folder.rglob(f".*{UNFINISHED}"):
+        for left in [*folder.rglob(f".*{UNFINISHED}")]:
             if left.is_dir():
                 shutil.rmtree(left)
             elif left.exists():  # it may have been in such a folder
