@@ -241,3 +241,12 @@ def run(sites: int = option(help="Sites of the company.")) -> None:
 
 def test_no_state_is_a_dictionary_of_strings() -> None:
     assert [str(path) for path in SRC.rglob("*.py") if "memory[" in path.read_text(encoding="utf-8")] == []
+
+
+def test_tests_that_need_torch_pass_over_where_it_is_not_installed() -> None:
+    """`make test` installs no torch, and CI does: nothing else would tell that the README's command fails."""
+    needs = re.compile(r"^\s*(?:from|import) (?:torch|opacus)\b", re.MULTILINE)
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))}
+    using = {path for path, text in texts.items() if needs.search(text)}
+    assert using
+    assert [str(path) for path in sorted(using) if not re.search(r"importorskip\(|find_spec\(", texts[path])] == []

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -154,17 +155,18 @@ def starts(wire: Wire) -> NDArray[np.float64]:
 
 
 def epsilon(sigma: float, *, steps: int, rate: float = 1.0, delta: float = DELTA) -> float:
-    """Epsilon of so many steps, by dp-accounting; Opacus' accountants must agree."""
-    from opacus.accountants import PRVAccountant, RDPAccountant
-
+    """Epsilon of so many steps, by dp-accounting; where Opacus is installed, its accountants must agree."""
     step = GaussianDpEvent(sigma) if rate == 1 else PoissonSampledDpEvent(rate, GaussianDpEvent(sigma))
     account = PLDAccountant(value_discretization_interval=1e-3 if rate < 1 else 1e-4)
     account.compose(SelfComposedDpEvent(step, steps))
     found = float(account.get_epsilon(delta))
-    loose, numeric = RDPAccountant(), PRVAccountant()
-    loose.history = numeric.history = [(sigma, rate, steps)]
-    assert loose.get_epsilon(delta) >= 0.99 * found
-    assert math.isclose(numeric.get_epsilon(delta, eps_error=0.01), found, rel_tol=0.02, abs_tol=0.02)
+    if find_spec("opacus") is not None:  # it is part of kohort[torch], which CI installs
+        from opacus.accountants import PRVAccountant, RDPAccountant
+
+        loose, numeric = RDPAccountant(), PRVAccountant()
+        loose.history = numeric.history = [(sigma, rate, steps)]
+        assert loose.get_epsilon(delta) >= 0.99 * found
+        assert math.isclose(numeric.get_epsilon(delta, eps_error=0.01), found, rel_tol=0.02, abs_tol=0.02)
     return found
 
 
