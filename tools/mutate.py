@@ -38,14 +38,22 @@ import numba
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.mutation import JOBS, always_failing, changed_file, load_libraries, until_one_fails  # noqa: E402 - what tests share is not installed
+from tests.support.mutation import (  # noqa: E402 - what tests share is not installed
+    JOBS,
+    Ended,
+    always_failing,
+    changed_file,
+    load_libraries,
+    until_one_fails,
+)
 
 PACKAGE = ROOT / "src" / "kohort"
 MOST = 20.0
 """Processor seconds of the tests that are asked about one mutant."""
 
-ENDLESS = 40
-"""Processor seconds after which tests of one mutant are taken for endless; without a mutant they take much less."""
+ENDLESS, SURELY_ENDLESS = 40, 160
+"""Processor seconds after which tests of one mutant are ended and tried once more, as what they compile may have to be
+compiled anew; and those after which they are taken for endless."""
 
 LOCAL_SEARCH = ("anonymity/relational/algorithms/refine_kernel.py", "anonymity/relational/algorithms/class_state.py")
 KERNEL_TESTS = ("tests/anonymity/relational/algorithms/test_refine_kernel.py",)
@@ -306,14 +314,18 @@ def _attempt(given: tuple[Mutant, Sequence[str], Path]) -> dict[str, object]:
     try:
         with changed_file(folder, mutant.file, lambda text: changed(text, mutant)) as source:
             try:
-                found = until_one_fails(source, tests, collecting=True, cpu=ENDLESS)
+                found = _run(source, tests)
             except LookupError:  # the change renamed parameters of tests
-                whole = list(dict.fromkeys(test.partition("[")[0] for test in tests))
-                found = until_one_fails(source, whole, collecting=True, cpu=ENDLESS)
+                found = _run(source, list(dict.fromkeys(test.partition("[")[0] for test in tests)))
     finally:
         vars(numba.config)["DISABLE_JIT"] = False
     outcome = "killed" if found.failed else "survived" if found.in_time else "slow"
     return {**asdict(mutant), "outcome": outcome, "by": found.failed, "seconds": round(found.cpu, 1)}
+
+
+def _run(source: Path, tests: Sequence[str]) -> Ended:
+    found = until_one_fails(source, tests, collecting=True, cpu=ENDLESS)
+    return found if found.in_time else until_one_fails(source, tests, collecting=True, cpu=SURELY_ENDLESS)
 
 
 def table(path: Path) -> str:
